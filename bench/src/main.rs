@@ -1,0 +1,22 @@
+//! Benchmarks: ours and what they are compared with, interleaved in one run on one disk, reported
+//! as ratios. `cargo xtask bench` calls it.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a benchmark prints, and reads the clock to measure"
+)]
+
+mod facts;
+mod report;
+mod store;
+
+use anyhow::{Result, bail};
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] | ["store"] => store::run(),
+        other => bail!("there is no benchmark {other:?}; there is: store"),
+    }
+}

@@ -1,0 +1,66 @@
+//! How a command ends when it does not succeed.
+
+use semel_core::refusal::Refusal;
+use serde_json::json;
+
+/// The exit codes that scripts rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Failed,
+    Usage,
+    NotFound,
+}
+
+impl Exit {
+    pub(crate) const fn code(self) -> i32 {
+        match self {
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::NotFound => 3,
+        }
+    }
+}
+
+/// What is said on stderr, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, text: impl Into<String>) -> Self {
+        Self { exit, text: text.into() }
+    }
+
+    /// A refusal of what the user gave us: as a sentence, or as a problem document.
+    pub(crate) fn refused(refusal: &Refusal, form: Form) -> Self {
+        let code = refusal.code;
+        let text = match form {
+            Form::Text => format!("error: {refusal}\nto learn more: semel explain {code}"),
+            Form::Json => json!({
+                "type": format!("urn:semel:error:{code}"),
+                "title": code.as_str().replace('_', " "),
+                "status": code.http(),
+                "code": code.as_str(),
+                "detail": refusal.detail,
+                "pointer": refusal.pointer,
+            })
+            .to_string(),
+        };
+        Self::new(Exit::Usage, text)
+    }
+}
+
+/// How data and errors are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Text,
+    Json,
+}
+
+impl Form {
+    pub(crate) const fn of_flag(json: bool) -> Self {
+        if json { Self::Json } else { Self::Text }
+    }
+}

@@ -1,0 +1,107 @@
+//! The one list of error codes. A code says what HTTP status carries it, whether the same id may
+//! be sent again, and which page under `docs/errors/` explains it; a missing page does not compile.
+
+/// What a caller may do with the same id after this answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// The answer stays the same however often it is asked: change the request.
+    Never,
+    /// The same request under the same id may be sent again.
+    SameId,
+}
+
+/// Declares the codes: variant, stable name, HTTP status, retry.
+macro_rules! codes {
+    ( $( $variant:ident $text:literal $http:literal $retry:ident; )+ ) => {
+        /// A stable error code.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[expect(missing_docs, reason = "each code has a page of its own under docs/errors")]
+        pub enum Code { $( $variant ),+ }
+
+        impl Code {
+            /// Every code, in the order of the list.
+            pub const ALL: &'static [Self] = &[ $( Self::$variant ),+ ];
+
+            /// The stable name.
+            pub const fn as_str(self) -> &'static str {
+                match self { $( Self::$variant => $text ),+ }
+            }
+
+            /// The code of that name, if there is one.
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $( $text => Some(Self::$variant), )+ _ => None }
+            }
+
+            /// The HTTP status of an answer with this code.
+            pub const fn http(self) -> u16 {
+                match self { $( Self::$variant => $http ),+ }
+            }
+
+            /// Whether the same id may be sent again.
+            pub const fn retry(self) -> Retry {
+                match self { $( Self::$variant => Retry::$retry ),+ }
+            }
+
+            /// The page that says what happened and what to do.
+            pub const fn page(self) -> &'static str {
+                match self {
+                    $( Self::$variant => include_str!(concat!(
+                        env!("CARGO_MANIFEST_DIR"), "/../../docs/errors/", $text, ".md"
+                    )) ),+
+                }
+            }
+        }
+    };
+}
+
+#[rustfmt::skip]
+codes! {
+//  variant                        code                                   http retry
+    InvalidJson                    "invalid_json"                          400 Never;
+    DuplicateKey                   "duplicate_key"                         400 Never;
+    LoneSurrogate                  "lone_surrogate"                        400 Never;
+    IntegerOutOfRange              "integer_out_of_range"                  400 Never;
+    NumberOutOfRange               "number_out_of_range"                   400 Never;
+    NestingTooDeep                 "nesting_too_deep"                      400 Never;
+    UnknownField                   "unknown_field"                         400 Never;
+    MissingField                   "missing_field"                         400 Never;
+    InvalidField                   "invalid_field"                         400 Never;
+    NulInField                     "nul_in_field"                          400 Never;
+    MetaTooLarge                   "meta_too_large"                        400 Never;
+    PayloadTooLarge                "payload_too_large"                     413 Never;
+    InvalidClientMessageId         "invalid_client_message_id"             400 Never;
+    IdempotencyKeyConflict         "idempotency_key_conflict"              400 Never;
+    IdempotencyKeyReused           "idempotency_key_reused"                409 Never;
+    // Refusals to start: no HTTP answer carries them while the cause lasts.
+    FeatureParamBelowFloor         "feature_param_below_floor"             503 Never;
+    OutboxMaxAgeInvalid            "outbox_max_age_invalid"                503 Never;
+    OutboxMaxAgeAboveDedupeWindow  "outbox_max_age_above_dedupe_window"    503 Never;
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_read_back() {
+        for code in Code::ALL {
+            assert_eq!(Code::parse(code.as_str()), Some(*code));
+        }
+    }
+
+    #[test]
+    fn every_page_opens_with_its_code_and_says_what_to_do() {
+        for code in Code::ALL {
+            let page = code.page();
+            assert!(page.starts_with(&format!("# `{code}`\n")), "{code}: title");
+            assert!(page.contains("\n## What happened\n"), "{code}: what happened");
+            assert!(page.contains("\n## What to do\n"), "{code}: what to do");
+        }
+    }
+}

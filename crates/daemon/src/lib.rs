@@ -1,0 +1,3 @@
+//! A host's daemon. So far: the outbox's table and the transactions that move its rows.
+
+pub mod store;

@@ -1,0 +1,3 @@
+//! The daemon's databases, one file per table.
+
+pub mod outbox;

@@ -1,0 +1,254 @@
+//! A row's transitions: one compare-and-swap statement each, row for row the table of mesh.md §6.
+
+use rusqlite::{Connection, OptionalExtension, ToSql, named_params};
+use semel_core::clock::UnixMs;
+use semel_core::id::{BrokerMessageId, OutboxId};
+use semel_core::outbox::{AbortedBy, OutboxEvent, OutboxStatus, Outcome, outbox_next};
+use semel_store::StoreError;
+use semel_store::statements;
+
+use super::{NewOutboxRow, outbox_insert_in_tx};
+
+statements! {
+    STATUS = "
+        SELECT status
+          FROM outbox
+         WHERE id = :id";
+
+    CLAIM = "
+        UPDATE outbox
+           SET status = 'inflight', attempts = attempts + 1, maybe_sent = 1
+         WHERE id = :id
+           AND status = 'pending'";
+
+    /// What may have been sent is not known to have failed.
+    EXPIRE = "
+        UPDATE outbox
+           SET status = 'dead', last_error = :error,
+               outcome = CASE maybe_sent WHEN 0 THEN 'never_sent' ELSE 'unknown' END
+         WHERE id = :id
+           AND status = 'pending'";
+
+    ACCEPTED = "
+        UPDATE outbox
+           SET status = 'done', delivered_at = :now, last_error = NULL,
+               broker_message_id = :broker_message_id, history_id = :history_id
+         WHERE id = :id
+           AND status = 'inflight'";
+
+    TRANSIENT = "
+        UPDATE outbox
+           SET status = 'pending', next_attempt_at = :next_attempt_at, last_error = :error
+         WHERE id = :id
+           AND status = 'inflight'";
+
+    PERMANENT = "
+        UPDATE outbox
+           SET status = 'dead', last_error = :error, outcome = :outcome
+         WHERE id = :id
+           AND status = 'inflight'";
+
+    RESTART = "
+        UPDATE outbox
+           SET status = 'pending', next_attempt_at = :now
+         WHERE id = :id
+           AND status = 'inflight'";
+
+    COMMITTED = "
+        UPDATE outbox
+           SET status = 'done', delivered_at = :now, last_error = NULL, outcome = NULL,
+               broker_message_id = :broker_message_id, history_id = :history_id
+         WHERE id = :id
+           AND status = 'dead'
+           AND outcome = 'unknown'";
+
+    /// Never of a row that may have been delivered: that is resolved first (mesh.md §10).
+    REQUEUE = "
+        UPDATE outbox
+           SET status = 'aborted', aborted_at = :now, aborted_by = :aborted_by,
+               superseded_by = :successor
+         WHERE id = :id
+           AND (   (status = 'pending' AND maybe_sent = 0)
+                OR (status = 'dead'    AND outcome <> 'unknown'))";
+}
+
+/// What became of a transition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Moved {
+    /// The row is in this state now.
+    To(OutboxStatus),
+    /// The table, or its guard, forbids it; the row is as it was.
+    Illegal {
+        /// Where the row is.
+        found: OutboxStatus,
+        /// What was to happen to it.
+        event: OutboxEvent,
+    },
+    /// There is no such row.
+    Absent,
+}
+
+/// What the broker calls a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// Its id.
+    pub broker_message_id: BrokerMessageId,
+    /// Its number in the mesh's history.
+    pub history_id: i64,
+}
+
+impl Delivery {
+    pub(super) fn read(broker_message_id: String, history_id: i64) -> Option<Self> {
+        let broker_message_id = BrokerMessageId::parse(&broker_message_id)?;
+        Some(Self { broker_message_id, history_id })
+    }
+}
+
+/// The sender takes a row for the live connection.
+pub fn outbox_claim_in_tx(tx: &Connection, id: OutboxId) -> Result<Moved, StoreError> {
+    step(tx, id, OutboxEvent::Claim, CLAIM, &[])
+}
+
+/// A row grew older than the max age.
+pub fn outbox_expire_in_tx(tx: &Connection, id: OutboxId, why: &str) -> Result<Moved, StoreError> {
+    step(tx, id, OutboxEvent::Expire, EXPIRE, &[(":error", &why)])
+}
+
+/// The broker accepted it, now or earlier.
+pub fn outbox_accepted_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    delivery: &Delivery,
+    now: UnixMs,
+) -> Result<Moved, StoreError> {
+    delivered(tx, id, OutboxEvent::Accepted, ACCEPTED, delivery, now)
+}
+
+/// A `resolve` found that the broker had accepted a row that was given up as unknown.
+pub fn outbox_committed_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    delivery: &Delivery,
+    now: UnixMs,
+) -> Result<Moved, StoreError> {
+    delivered(tx, id, OutboxEvent::Committed, COMMITTED, delivery, now)
+}
+
+fn delivered(
+    tx: &Connection,
+    id: OutboxId,
+    event: OutboxEvent,
+    sql: &str,
+    delivery: &Delivery,
+    now: UnixMs,
+) -> Result<Moved, StoreError> {
+    let broker_message_id = delivery.broker_message_id.to_string();
+    step(
+        tx,
+        id,
+        event,
+        sql,
+        &[
+            (":broker_message_id", &broker_message_id),
+            (":history_id", &delivery.history_id),
+            (":now", &now.0),
+        ],
+    )
+}
+
+/// The attempt failed in a way that may pass.
+pub fn outbox_transient_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    why: &str,
+    next_attempt_at: UnixMs,
+) -> Result<Moved, StoreError> {
+    let parameters: &[(&str, &dyn ToSql)] =
+        &[(":error", &why), (":next_attempt_at", &next_attempt_at.0)];
+    step(tx, id, OutboxEvent::Transient, TRANSIENT, parameters)
+}
+
+/// The broker refused it for good, or cannot judge it any more.
+pub fn outbox_permanent_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    why: &str,
+    outcome: Outcome,
+) -> Result<Moved, StoreError> {
+    let outcome = outcome.as_str();
+    let parameters: &[(&str, &dyn ToSql)] = &[(":error", &why), (":outcome", &outcome)];
+    step(tx, id, OutboxEvent::Permanent, PERMANENT, parameters)
+}
+
+/// The connection that carried it is gone.
+pub fn outbox_restart_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    now: UnixMs,
+) -> Result<Moved, StoreError> {
+    step(tx, id, OutboxEvent::Restart, RESTART, &[(":now", &now.0)])
+}
+
+/// Retires a row in favour of a new one under a fresh id.
+pub fn outbox_requeue_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    successor: &NewOutboxRow,
+    by: AbortedBy,
+) -> Result<Moved, StoreError> {
+    // The reference to the successor is checked at the end of the statement, so it comes first;
+    // a requeue that turns out illegal takes it back.
+    tx.execute_batch("SAVEPOINT requeue")?;
+    outbox_insert_in_tx(tx, successor)?;
+    let (key, by) = (successor.id.to_string(), by.as_str());
+    let parameters: &[(&str, &dyn ToSql)] =
+        &[(":now", &successor.now.0), (":aborted_by", &by), (":successor", &key)];
+    let moved = step(tx, id, OutboxEvent::Requeue, REQUEUE, parameters)?;
+    if !matches!(moved, Moved::To(_)) {
+        tx.execute_batch("ROLLBACK TO requeue")?;
+    }
+    tx.execute_batch("RELEASE requeue")?;
+    Ok(moved)
+}
+
+/// Runs a compare-and-swap; when it changes nothing, says why.
+fn step(
+    tx: &Connection,
+    id: OutboxId,
+    event: OutboxEvent,
+    sql: &str,
+    parameters: &[(&str, &dyn ToSql)],
+) -> Result<Moved, StoreError> {
+    let id = id.to_string();
+    let from = status(tx, &id)?;
+    let mut all: Vec<(&str, &dyn ToSql)> = vec![(":id", &id)];
+    all.extend_from_slice(parameters);
+    let changed = tx.prepare_cached(sql)?.execute(all.as_slice())?;
+    match (from, changed) {
+        (None, _) => Ok(Moved::Absent),
+        (Some(found), 0) => Ok(Moved::Illegal { found, event }),
+        (Some(from), _) => match outbox_next(from, event) {
+            Some(to) => Ok(Moved::To(to)),
+            // The statement is laxer than the table: undo it with the whole write.
+            None => Err(StoreError::Corrupt {
+                table: "outbox",
+                id,
+                what: format!("{event} moved a row that was {from}"),
+            }),
+        },
+    }
+}
+
+fn status(tx: &Connection, id: &str) -> Result<Option<OutboxStatus>, StoreError> {
+    let mut statement = tx.prepare_cached(STATUS)?;
+    let text: Option<String> =
+        statement.query_row(named_params! {":id": id}, |row| row.get(0)).optional()?;
+    let parse = |text: String| {
+        OutboxStatus::parse(&text).ok_or_else(|| StoreError::Corrupt {
+            table: "outbox",
+            id: id.to_owned(),
+            what: format!("the status {text:?} is unknown"),
+        })
+    };
+    text.map(parse).transpose()
+}

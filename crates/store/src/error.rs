@@ -1,0 +1,217 @@
+//! What can go wrong in a store, and what it says about the write.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What is known of a write that was answered with an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It was rolled back or never begun: nothing of it is there, now or later.
+    Undone,
+    /// It may be there. Only looking it up by its key can tell.
+    Uncertain,
+}
+
+/// A failed read or write.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// SQLite refused a statement; the write was undone.
+    #[error("sqlite refused the statement")]
+    Sqlite(#[source] rusqlite::Error),
+
+    /// PostgreSQL refused a statement; the transaction was undone.
+    #[error("postgresql refused the statement")]
+    Postgres(#[source] tokio_postgres::Error),
+
+    /// There is no room; the write was undone.
+    #[error("the disk or the database is full")]
+    Full,
+
+    /// The transaction of this write, which it may share with others, was rolled back.
+    #[error("the transaction was rolled back: {cause}")]
+    RolledBack {
+        /// Why.
+        cause: Arc<str>,
+    },
+
+    /// The write panicked and was undone; the panic itself went to the panic hook.
+    #[error("the write panicked")]
+    Panicked,
+
+    /// The write changed more rows than one write may, and was undone.
+    #[error("the write changed {rows} rows, {max} are allowed")]
+    TooManyRows {
+        /// Rows that it changed.
+        rows: u64,
+        /// Rows that it may change.
+        max: u64,
+    },
+
+    /// COMMIT did not answer, or failed in a way that may leave the write on disk.
+    #[error("nobody can tell whether the write was committed: {cause}")]
+    Uncertain {
+        /// Why.
+        cause: Arc<str>,
+    },
+
+    /// The store cannot be reached; nothing was begun, or it was undone.
+    #[error("the store is not reachable: {cause}")]
+    Unavailable {
+        /// Why.
+        cause: Arc<str>,
+    },
+
+    /// Serialization failures or deadlocks undid every run.
+    #[error("the transaction was undone {runs} times in a row by concurrent ones")]
+    Contended {
+        /// How often it was tried.
+        runs: u32,
+    },
+
+    /// The queue is full; the write was not taken.
+    #[error("too many writes are waiting")]
+    Busy,
+
+    /// The store was closed, or stopped after an uncertain commit; the write was not begun.
+    #[error("the store has stopped")]
+    Stopped,
+
+    /// The disk says something impossible.
+    #[error("{table} row {id}: {what}")]
+    Corrupt {
+        /// The table.
+        table: &'static str,
+        /// The row's key.
+        id: String,
+        /// What is impossible about it.
+        what: String,
+    },
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => Self::Full,
+            _ => Self::Sqlite(error),
+        }
+    }
+}
+
+impl StoreError {
+    /// Whether the write may be there after all.
+    pub fn fate(&self) -> Fate {
+        match self {
+            Self::Uncertain { .. } => Fate::Uncertain,
+            Self::Sqlite(_)
+            | Self::Postgres(_)
+            | Self::Full
+            | Self::RolledBack { .. }
+            | Self::Panicked
+            | Self::TooManyRows { .. }
+            | Self::Unavailable { .. }
+            | Self::Contended { .. }
+            | Self::Busy
+            | Self::Stopped
+            | Self::Corrupt { .. } => Fate::Undone,
+        }
+    }
+
+    /// The error and everything it was caused by, in one line: for logs, once, where it is handled.
+    pub fn chain(&self) -> String {
+        chain(self)
+    }
+}
+
+/// An error and everything it was caused by, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        line.push_str(": ");
+        line.push_str(&error.to_string());
+        source = error.source();
+    }
+    line
+}
+
+/// Why a store was not opened. Each of these is a refusal to start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file could not be opened or read.
+    #[error("{} could not be opened", path.display())]
+    Sqlite {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rusqlite::Error,
+    },
+
+    /// A folder or file could not be made durable.
+    #[error("{} could not be written", path.display())]
+    Io {
+        /// Which file or folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+
+    /// A setting that durability rests on could not be had.
+    #[error("{setting} is {found}, {needed} is needed")]
+    Unfit {
+        /// Which setting.
+        setting: &'static str,
+        /// What it is.
+        found: String,
+        /// What it must be.
+        needed: &'static str,
+    },
+
+    /// The file belongs to another program, or to another part of this one.
+    #[error("{} has application id {found:#x}, {expected:#x} was expected", path.display())]
+    NotOurs {
+        /// Which file.
+        path: PathBuf,
+        /// What it says.
+        found: i32,
+        /// What it must say.
+        expected: i32,
+    },
+
+    /// A newer version has migrated this store.
+    #[error("{component} has schema version {found}, this version knows {known}: use a newer one")]
+    Newer {
+        /// Which part.
+        component: &'static str,
+        /// Version of the store.
+        found: u32,
+        /// Newest version known here.
+        known: u32,
+    },
+
+    /// What was applied is not what this version would apply.
+    #[error("{component} migration {version} was applied in another form")]
+    MigrationChanged {
+        /// Which part.
+        component: &'static str,
+        /// Which migration.
+        version: u32,
+    },
+
+    /// PostgreSQL could not be reached, or refused.
+    #[error("the PostgreSQL server refused: {0}")]
+    Postgres(Arc<str>),
+
+    /// A migration failed and was undone.
+    #[error("{component} migration {version} failed and was undone")]
+    Migration {
+        /// Which part.
+        component: &'static str,
+        /// Which migration.
+        version: u32,
+        /// Why.
+        #[source]
+        source: Box<StoreError>,
+    },
+}

@@ -1,0 +1,17 @@
+//! Storage that every part of Semel shares: SQLite behind one writer thread with group commit,
+//! PostgreSQL behind a pool that is honest about lost commits, and forward-only migrations for
+//! both. It knows none of our tables and depends on no other crate of ours.
+//!
+//! Two promises hold for both stores (architecture.md, "Group commit"; mesh.md §10):
+//! - nothing is answered before it is on disk;
+//! - an error says whether the write was undone or whether nobody can know ([`Fate`]).
+
+mod error;
+mod statements;
+
+pub mod limits;
+pub mod migration;
+pub mod postgres;
+pub mod sqlite;
+
+pub use error::{Fate, OpenError, StoreError};

@@ -1,0 +1,54 @@
+//! Every limit of the stores, in one place.
+
+use std::time::Duration;
+
+/// Writes that may wait for the SQLite writer; one more waits outside.
+pub const WRITER_QUEUE_MAX: usize = 4096;
+
+/// Writes that share one commit at the most.
+pub const GROUP_MAX: usize = 512;
+
+/// How long a write that rides along waits for company before it is committed alone.
+pub const RIDE_WAIT: Duration = Duration::from_millis(50);
+
+/// Rows that one write may change.
+pub const WRITE_ROWS_MAX: u64 = 100_000;
+
+/// Bytes of one value or row in SQLite.
+pub const VALUE_BYTES_MAX: i32 = 64 << 20;
+
+/// How often the writer lets others run before it sleeps: callers that were just answered tend to
+/// come back within microseconds, and waking a sleeping thread costs more than they need.
+pub const YIELDS_BEFORE_SLEEP: u32 = 100;
+
+/// How often a caller who is the only one looks for its answer before it sleeps.
+pub const YIELDS_WHEN_ALONE: u32 = 1000;
+
+/// Reader connections of one SQLite file.
+pub const READERS: usize = 2;
+
+/// Reads that may wait for a reader.
+pub const READER_QUEUE_MAX: usize = 1024;
+
+/// Prepared statements kept per SQLite connection.
+pub const STATEMENT_CACHE: usize = 128;
+
+/// How long SQLite waits for a lock that another process holds.
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connections of one PostgreSQL pool.
+pub const POOL_MAX: usize = 16;
+
+/// How long a caller waits for a pooled connection, and a connection for its server.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One PostgreSQL statement, one wait for a lock, one pause inside a transaction: the server ends
+/// what takes longer.
+pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The wait for any answer of the server; after it, an unanswered COMMIT is of unknown outcome.
+/// Longer than [`STATEMENT_TIMEOUT`], so that a server that lives gets to say so itself.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Runs of a transaction that a serialization failure or a deadlock undoes.
+pub const TRANSACTION_RUNS_MAX: u32 = 8;

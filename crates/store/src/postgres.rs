@@ -1,0 +1,161 @@
+//! PostgreSQL: a pool, transactions whose COMMIT is honest, and migrations under a lock.
+//!
+//! Serialization failures and deadlocks undo a transaction without a trace: [`Postgres::retry`]
+//! runs it again. What can *not* be run again by this layer is a COMMIT that got no answer: the
+//! caller hears [`StoreError::Uncertain`] and decides by its key.
+
+mod migrate;
+mod transaction;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime};
+use tokio_postgres::NoTls;
+
+use crate::error::chain;
+use crate::migration::MigrationSet;
+use crate::{OpenError, StoreError, limits};
+pub use transaction::Transaction;
+use transaction::{Kind, is_contention};
+
+/// How a server is used.
+#[derive(Clone)]
+pub struct PostgresOptions {
+    /// `postgres://user:password@host:port/database`.
+    pub address: String,
+    /// Connections.
+    pub pool_max: usize,
+    /// One statement, one lock, one pause inside a transaction.
+    pub statement_timeout: Duration,
+    /// The wait for any answer.
+    pub answer_timeout: Duration,
+}
+
+impl PostgresOptions {
+    /// The limits of [`limits`].
+    pub fn new(address: impl Into<String>) -> Self {
+        Self {
+            address: address.into(),
+            pool_max: limits::POOL_MAX,
+            statement_timeout: limits::STATEMENT_TIMEOUT,
+            answer_timeout: limits::ANSWER_TIMEOUT,
+        }
+    }
+
+    /// Session settings travel in the start-up message, so that no connection is ever without.
+    fn config(&self) -> Result<tokio_postgres::Config, tokio_postgres::Error> {
+        let mut config: tokio_postgres::Config = self.address.parse()?;
+        let ms = self.statement_timeout.as_millis();
+        let ours = format!(
+            "-c statement_timeout={ms} -c lock_timeout={ms} \
+             -c idle_in_transaction_session_timeout={ms} \
+             -c default_transaction_isolation=read\\ committed"
+        );
+        let options = match config.get_options() {
+            Some(theirs) => format!("{theirs} {ours}"),
+            None => ours,
+        };
+        config.options(options).connect_timeout(limits::CONNECT_TIMEOUT);
+        config.keepalives(true).keepalives_idle(Duration::from_secs(30));
+        config.tcp_user_timeout(self.answer_timeout).application_name("semel");
+        Ok(config)
+    }
+}
+
+/// A pool of connections to one database.
+#[derive(Clone)]
+pub struct Postgres {
+    pool: Pool,
+    options: Arc<PostgresOptions>,
+    statements: Arc<AtomicU64>,
+}
+
+impl Postgres {
+    /// Connects, proves that the server keeps what it acknowledges, and migrates.
+    pub async fn open(
+        options: PostgresOptions,
+        migrations: &[MigrationSet],
+        now_ms: i64,
+    ) -> Result<Self, OpenError> {
+        let config = options.config().map_err(|error| refused(&error))?;
+        // A connection that was ever in doubt is discarded, so the rest need no test query.
+        let recycling_method = RecyclingMethod::Fast;
+        let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method });
+        let pool = Pool::builder(manager)
+            .max_size(options.pool_max)
+            // The connection used last has its statements prepared.
+            .queue_mode(QueueMode::Lifo)
+            .wait_timeout(Some(limits::CONNECT_TIMEOUT))
+            .create_timeout(Some(limits::CONNECT_TIMEOUT))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| refused(&error))?;
+        let statements = Arc::default();
+        let postgres = Self { pool, options: Arc::new(options), statements };
+        postgres.assert_durable().await?;
+        migrate::run(&postgres, migrations, now_ms).await?;
+        Ok(postgres)
+    }
+
+    /// Begins a transaction. Dropping it undoes it.
+    pub async fn begin(&self) -> Result<Transaction, StoreError> {
+        Transaction::begin(self, Kind::Write).await
+    }
+
+    /// Begins a read-only transaction in which everything is of one moment.
+    pub async fn snapshot(&self) -> Result<Transaction, StoreError> {
+        Transaction::begin(self, Kind::Snapshot).await
+    }
+
+    /// Runs `transaction` (begin, statements, commit) again for as long as concurrent transactions
+    /// undo it, within a limit. It must not keep anything between its runs.
+    pub async fn retry<T, F, Running>(&self, transaction: F) -> Result<T, StoreError>
+    where
+        F: Fn() -> Running,
+        Running: Future<Output = Result<T, StoreError>>,
+    {
+        for run in 1..=limits::TRANSACTION_RUNS_MAX {
+            match transaction().await {
+                Err(StoreError::Postgres(error)) if is_contention(&error) => {
+                    tracing::debug!(run, "a transaction was undone by a concurrent one");
+                    tokio::time::sleep(Duration::from_millis(1 << run)).await;
+                }
+                other => return other,
+            }
+        }
+        Err(StoreError::Contended { runs: limits::TRANSACTION_RUNS_MAX })
+    }
+
+    /// Statements sent since the start, without BEGIN and COMMIT.
+    pub fn statements_sent(&self) -> u64 {
+        self.statements.load(Ordering::Relaxed)
+    }
+
+    /// Closes every connection that is not in use; the others close when they are given back.
+    pub fn close(&self) {
+        self.pool.close();
+    }
+
+    /// A server that may forget what it acknowledged is refused.
+    async fn assert_durable(&self) -> Result<(), OpenError> {
+        let settings = async { self.snapshot().await?.durability().await };
+        let settings = settings.await;
+        let settings = settings.map_err(|error| OpenError::Postgres(error.chain().into()))?;
+        for (setting, found) in settings {
+            let fit = match setting {
+                "synchronous_commit" => found == "on" || found == "remote_apply",
+                _ => found == "on",
+            };
+            if !fit {
+                return Err(OpenError::Unfit { setting, found, needed: "on" });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refused(error: &dyn std::error::Error) -> OpenError {
+    OpenError::Postgres(chain(error).into())
+}

@@ -1,0 +1,204 @@
+//! One SQLite file: a writer thread with group commit, reader threads, a maintenance thread.
+//!
+//! Who owns what: connections never leave their threads; callers hand in closures and wait. The
+//! only way to write is [`Sqlite::write`] (answered after the commit is on disk) and
+//! [`Sqlite::ride`] (not answered; its loss must be harmless).
+
+mod group;
+mod job;
+mod lane;
+mod open;
+mod queue;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use crate::migration::MigrationSet;
+use crate::{OpenError, StoreError, limits};
+pub use job::Tx;
+use lane::Lane;
+use writer::Writer;
+
+/// Called on the writer's thread when a COMMIT's outcome is unknown, before anybody is answered.
+/// A process that serves must end here: recovery by key decides (mesh.md §10).
+pub type OnUncertain = Arc<dyn Fn(&StoreError) + Send + Sync>;
+
+/// How a file is opened.
+#[derive(Clone)]
+pub struct SqliteOptions {
+    /// The database file; made if it is missing.
+    pub path: PathBuf,
+    /// Says whose file it is, in the file itself.
+    pub application_id: i32,
+    /// What its schema must be.
+    pub migrations: Vec<MigrationSet>,
+    /// The time, for the migrations' bookkeeping.
+    pub now_ms: i64,
+    /// What happens after an uncertain commit.
+    pub on_uncertain: OnUncertain,
+    /// Looks at each new connection before its first use: tests count and crash here.
+    pub instrument: Option<fn(&mut Connection) -> rusqlite::Result<()>>,
+    /// Writes that may wait.
+    pub queue_max: usize,
+    /// Writes per commit.
+    pub group_max: usize,
+    /// Rows that one write may change.
+    pub write_rows_max: u64,
+    /// How long a riding write waits for company.
+    pub ride_wait: Duration,
+    /// Reader threads.
+    pub readers: usize,
+}
+
+impl SqliteOptions {
+    /// The limits of [`limits`].
+    pub fn new(
+        path: impl Into<PathBuf>,
+        application_id: i32,
+        migrations: Vec<MigrationSet>,
+        now_ms: i64,
+        on_uncertain: OnUncertain,
+    ) -> Self {
+        Self {
+            path: path.into(),
+            application_id,
+            migrations,
+            now_ms,
+            on_uncertain,
+            instrument: None,
+            queue_max: limits::WRITER_QUEUE_MAX,
+            group_max: limits::GROUP_MAX,
+            write_rows_max: limits::WRITE_ROWS_MAX,
+            ride_wait: limits::RIDE_WAIT,
+            readers: limits::READERS,
+        }
+    }
+}
+
+/// How the last process that had this file left it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastStop {
+    /// Closed in order, or never opened.
+    Clean,
+    /// Killed, crashed or cut off: run [`Sqlite::quick_check`] in the background.
+    Unclean,
+}
+
+/// An open file.
+pub struct Sqlite {
+    path: PathBuf,
+    last_stop: LastStop,
+    writer: Writer,
+    readers: Lane,
+    maintenance: Lane,
+}
+
+impl Sqlite {
+    /// Opens, checks and migrates the file, then starts its threads.
+    ///
+    /// Blocks: call it before serving, or on a blocking thread.
+    pub fn open(options: &SqliteOptions) -> Result<Self, OpenError> {
+        let path = &options.path;
+        let last_stop = open::last_stop(path);
+        let connection = open::writer(options)?;
+        let failed = |source| OpenError::Sqlite { path: path.clone(), source };
+        let reader = |_| open::reader(options).map_err(failed);
+        let readers = (0..options.readers).map(reader).collect::<Result<Vec<_>, _>>()?;
+        let maintenance = open::maintenance(options).map_err(failed)?;
+        let threads = |source| OpenError::Io { path: path.clone(), source };
+        Ok(Self {
+            path: path.clone(),
+            last_stop,
+            writer: Writer::start(connection, options).map_err(threads)?,
+            readers: Lane::start("sqlite-read", readers, lane::Style::Snapshot).map_err(threads)?,
+            maintenance: Lane::start("sqlite-upkeep", vec![maintenance], lane::Style::Bare)
+                .map_err(threads)?,
+        })
+    }
+
+    /// Runs `f` in the next group commit. `Err` from `f`, or a panic, undoes only `f`; nothing is
+    /// answered before the commit is on disk. Once handed in, `f` runs also when the caller goes
+    /// away.
+    ///
+    /// `f` may run a second time when another write of its group fails, so that what it does must
+    /// depend on the database and what it captured alone. One that failed is not run again.
+    pub async fn write<T, F>(&self, f: F) -> Result<T, StoreError>
+    where
+        F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.writer.write(f).await
+    }
+
+    /// Hands in a write that nobody waits for. It goes along with the next commit, or is committed
+    /// alone after `ride_wait`. Only for writes whose loss is harmless because repeating them is.
+    pub fn ride<F>(&self, f: F) -> Result<(), StoreError>
+    where
+        F: FnMut(&Tx<'_>) -> Result<(), StoreError> + Send + 'static,
+    {
+        self.writer.ride(f)
+    }
+
+    /// Runs `f` on a reader, in one snapshot. Page instead of streaming: an open snapshot holds
+    /// the checkpoint back.
+    pub async fn read<T, F>(&self, f: F) -> Result<T, StoreError>
+    where
+        F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.readers.run(f).await
+    }
+
+    /// Runs heavy work on the maintenance connection, outside any transaction.
+    pub async fn maintain<T, F>(&self, f: F) -> Result<T, StoreError>
+    where
+        F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.maintenance.run(f).await
+    }
+
+    /// What `PRAGMA quick_check` finds wrong; empty when nothing is.
+    pub async fn quick_check(&self) -> Result<Vec<String>, StoreError> {
+        self.maintain(|connection| open::check(connection, open::CHECK_QUICK)).await
+    }
+
+    /// What `PRAGMA integrity_check` finds wrong; reads the whole file.
+    pub async fn integrity_check(&self) -> Result<Vec<String>, StoreError> {
+        self.maintain(|connection| open::check(connection, open::CHECK_WHOLE)).await
+    }
+
+    /// Writes a consistent copy to `target`, which must not exist, and makes it durable. (A copy
+    /// of the live files would not be one.)
+    pub async fn backup_into(&self, target: &Path) -> Result<(), StoreError> {
+        let target = target.to_owned();
+        self.maintain(move |connection| open::backup_into(connection, &target)).await
+    }
+
+    /// Bytes of the write-ahead log: it grows while a reader stays open.
+    pub fn wal_bytes(&self) -> u64 {
+        std::fs::metadata(open::wal_path(&self.path)).map_or(0, |wal| wal.len())
+    }
+
+    /// Writes that are waiting for the writer now.
+    pub fn queue_len(&self) -> usize {
+        self.writer.queue_len()
+    }
+
+    /// How the last process left the file.
+    pub fn last_stop(&self) -> LastStop {
+        self.last_stop
+    }
+
+    /// Commits what was handed in, refuses more, and closes the file in order.
+    pub async fn close(self) {
+        // Readers first: the connection that closes last removes the log.
+        self.readers.close().await;
+        self.maintenance.close().await;
+        self.writer.close().await;
+    }
+}

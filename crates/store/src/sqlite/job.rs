@@ -1,0 +1,143 @@
+//! A write on its way through a group, whatever its type: run it, keep its result, answer later.
+
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rusqlite::{Connection, ErrorCode};
+use tokio::sync::oneshot;
+
+use crate::{Fate, StoreError};
+
+/// A write's view of the database, inside the group's transaction.
+pub struct Tx<'a>(pub(super) &'a Connection);
+
+impl Deref for Tx<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.0
+    }
+}
+
+/// A write on its way through a group.
+pub(super) trait Job: Send {
+    /// Runs the write and keeps its result; says how it went.
+    fn run(&mut self, tx: &Tx<'_>) -> Ran;
+
+    /// The write succeeded, and is undone all the same for this reason.
+    fn overrule(&mut self, error: StoreError);
+
+    /// The commit is on disk.
+    fn committed(self: Box<Self>);
+
+    /// The group did not commit.
+    fn failed(self: Box<Self>, error: StoreError);
+}
+
+/// How a write went, as far as the group must know.
+pub(super) enum Ran {
+    Kept,
+    Undo,
+    /// To be undone, because there is no room.
+    Full,
+    /// The disk or the file is not to be trusted any more.
+    Broken(Arc<str>),
+}
+
+pub(super) struct Awaited<T, F> {
+    pub(super) f: F,
+    pub(super) result: Option<Result<T, StoreError>>,
+    pub(super) reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, F> Job for Awaited<T, F>
+where
+    F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send,
+    T: Send,
+{
+    fn run(&mut self, tx: &Tx<'_>) -> Ran {
+        let result = call(&mut self.f, tx);
+        let ran = judge(&result);
+        self.result = Some(result);
+        ran
+    }
+
+    fn overrule(&mut self, error: StoreError) {
+        self.result = Some(Err(error));
+    }
+
+    fn committed(self: Box<Self>) {
+        // A caller that went away does not want the answer.
+        let _ = self.reply.send(self.result.unwrap_or(Err(StoreError::Stopped)));
+    }
+
+    fn failed(self: Box<Self>, error: StoreError) {
+        // A write that was undone for a reason of its own keeps that reason, unless nothing
+        // definite may be said any more.
+        let own = self.result.and_then(Result::err).filter(|_| error.fate() == Fate::Undone);
+        let _ = self.reply.send(Err(own.unwrap_or(error)));
+    }
+}
+
+pub(super) struct Riding<F>(pub(super) F);
+
+impl<F> Job for Riding<F>
+where
+    F: FnMut(&Tx<'_>) -> Result<(), StoreError> + Send,
+{
+    fn run(&mut self, tx: &Tx<'_>) -> Ran {
+        let result = call(&mut self.0, tx);
+        if let Err(error) = &result {
+            self.log(error);
+        }
+        judge(&result)
+    }
+
+    fn overrule(&mut self, error: StoreError) {
+        self.log(&error);
+    }
+
+    fn committed(self: Box<Self>) {}
+
+    fn failed(self: Box<Self>, error: StoreError) {
+        self.log(&error);
+    }
+}
+
+impl<F> Riding<F> {
+    /// Nobody waits for a riding write, so its failure is handled by being logged.
+    fn log(&self, error: &StoreError) {
+        let write = std::any::type_name::<F>();
+        tracing::warn!(write, error = error.chain(), "a write that rode along was lost");
+    }
+}
+
+fn call<T, F>(f: &mut F, tx: &Tx<'_>) -> Result<T, StoreError>
+where
+    F: FnMut(&Tx<'_>) -> Result<T, StoreError>,
+{
+    // Sound although `f` may be left half changed: a write that failed is never run again.
+    catch_unwind(AssertUnwindSafe(|| f(tx))).unwrap_or(Err(StoreError::Panicked))
+}
+
+fn judge<T>(result: &Result<T, StoreError>) -> Ran {
+    match result {
+        Ok(_) => Ran::Kept,
+        Err(StoreError::Sqlite(error)) if is_broken(error) => Ran::Broken(cause(error)),
+        Err(StoreError::Full) => Ran::Full,
+        Err(_) => Ran::Undo,
+    }
+}
+
+/// Errors after which the file's state is anybody's guess.
+pub(super) fn is_broken(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    )
+}
+
+pub(super) fn cause(error: &rusqlite::Error) -> Arc<str> {
+    error.to_string().into()
+}

@@ -1,0 +1,92 @@
+//! Threads that each own a connection and run closures one at a time: readers and maintenance.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::queue::Queue;
+use crate::{StoreError, limits};
+
+type Task = Box<dyn FnOnce(&Connection) + Send>;
+
+/// How a lane runs a closure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Inside a read transaction: everything the closure reads is of one moment.
+    Snapshot,
+    /// As it is: VACUUM and friends refuse to run in a transaction.
+    Bare,
+}
+
+pub(super) struct Lane {
+    queue: Arc<Queue<Task>>,
+    style: Style,
+}
+
+impl Lane {
+    pub(super) fn start(
+        name: &str,
+        connections: Vec<Connection>,
+        style: Style,
+    ) -> std::io::Result<Self> {
+        let queue = Arc::new(Queue::new(limits::READER_QUEUE_MAX, connections.len()));
+        let lane = Self { queue, style };
+        for connection in connections {
+            let queue = Arc::clone(&lane.queue);
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+                while let Some(task) = queue.pop() {
+                    task(&connection);
+                }
+                drop(connection);
+                queue.thread_ended();
+            })?;
+        }
+        Ok(lane)
+    }
+
+    pub(super) async fn run<T, F>(&self, f: F) -> Result<T, StoreError>
+    where
+        F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let style = self.style;
+        let task: Task = Box::new(move |connection| {
+            // A caller that went away does not want the answer.
+            let _ = reply.send(run_one(connection, style, f));
+        });
+        self.queue.push(task).await?;
+        answer.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    pub(super) async fn close(self) {
+        self.queue.close();
+        self.queue.drained().await;
+    }
+}
+
+/// Threads of a lane that nobody can reach any more end by themselves.
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+fn run_one<T, F>(connection: &Connection, style: Style, f: F) -> Result<T, StoreError>
+where
+    F: FnOnce(&Connection) -> Result<T, StoreError>,
+{
+    let call = || catch_unwind(AssertUnwindSafe(|| f(connection)));
+    let result = match style {
+        Style::Bare => call(),
+        Style::Snapshot => {
+            connection.prepare_cached("BEGIN DEFERRED")?.execute([])?;
+            let result = call();
+            connection.prepare_cached("ROLLBACK")?.execute([])?;
+            result
+        }
+    };
+    result.unwrap_or(Err(StoreError::Panicked))
+}

@@ -1,0 +1,203 @@
+//! Opening a file: settings that durability rests on (set, then read back), whose file it is, its
+//! schema, and the checks and copies that run on the maintenance connection.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
+use rusqlite::{Connection, OptionalExtension};
+
+use super::{LastStop, SqliteOptions};
+use crate::migration::{self, Applied, Migration, MigrationSet};
+use crate::{OpenError, StoreError, limits};
+
+/// Before this version a crash while the log is reset can corrupt the file.
+const VERSION_MIN: i32 = 3_051_003;
+
+pub(super) const CHECK_QUICK: &str = "PRAGMA quick_check";
+pub(super) const CHECK_WHOLE: &str = "PRAGMA integrity_check";
+
+const BOOKKEEPING: &str = "
+    CREATE TABLE IF NOT EXISTS schema_migration (
+        component  TEXT    NOT NULL,
+        version    INTEGER NOT NULL,
+        name       TEXT    NOT NULL,
+        checksum   TEXT    NOT NULL,
+        applied_at INTEGER NOT NULL,
+        PRIMARY KEY (component, version)
+    ) STRICT, WITHOUT ROWID";
+
+const APPLIED: &str = "
+    SELECT version, checksum
+      FROM schema_migration
+     WHERE component = :component
+     ORDER BY version";
+
+const APPLY: &str = "
+    INSERT INTO schema_migration (component, version, name, checksum, applied_at)
+    VALUES (:component, :version, :name, :checksum, :applied_at)";
+
+/// A log beside the file means that the last process did not close it.
+pub(super) fn last_stop(path: &Path) -> LastStop {
+    match std::fs::metadata(wal_path(path)) {
+        Ok(wal) if wal.len() > 0 => LastStop::Unclean,
+        Ok(_) | Err(_) => LastStop::Clean,
+    }
+}
+
+pub(super) fn wal_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+/// The writer's connection: the file is checked, migrated and durable when this returns.
+pub(super) fn writer(options: &SqliteOptions) -> Result<Connection, OpenError> {
+    let path = &options.path;
+    let version = rusqlite::version_number();
+    if version < VERSION_MIN {
+        let found = rusqlite::version().to_owned();
+        return Err(OpenError::Unfit { setting: "sqlite", found, needed: "3.51.3 or newer" });
+    }
+    let failed = |source| OpenError::Sqlite { path: path.clone(), source };
+    let mut connection = connect(options).map_err(failed)?;
+    own(&connection, options)?;
+    migrate(&mut connection, options)?;
+    fsync_folder(path)?;
+    Ok(connection)
+}
+
+/// A connection that can only read.
+pub(super) fn reader(options: &SqliteOptions) -> rusqlite::Result<Connection> {
+    let connection = connect(options)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+/// A connection for heavy work.
+pub(super) fn maintenance(options: &SqliteOptions) -> rusqlite::Result<Connection> {
+    connect(options)
+}
+
+fn connect(options: &SqliteOptions) -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open(&options.path)?;
+    connection.busy_timeout(limits::BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(limits::STATEMENT_CACHE);
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, limits::VALUE_BYTES_MAX)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    if let Some(instrument) = options.instrument {
+        instrument(&mut connection)?;
+    }
+    Ok(connection)
+}
+
+/// Takes an empty file for ours, refuses a foreign one, and proves the durable settings.
+fn own(connection: &Connection, options: &SqliteOptions) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Sqlite { path: options.path.clone(), source };
+    let (found, expected) = (pragma::<i32>(connection, "application_id"), options.application_id);
+    let found = found.map_err(failed)?;
+    let empty = pragma::<i64>(connection, "schema_version").map_err(failed)? == 0;
+    if found != expected && !(empty && found == 0) {
+        return Err(OpenError::NotOurs { path: options.path.clone(), found, expected });
+    }
+    connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
+    let mode: String = pragma(connection, "journal_mode").map_err(failed)?;
+    if mode != "wal" {
+        return Err(OpenError::Unfit { setting: "journal_mode", found: mode, needed: "wal" });
+    }
+    let synchronous: i64 = pragma(connection, "synchronous").map_err(failed)?;
+    if synchronous != 2 {
+        let found = synchronous.to_string();
+        return Err(OpenError::Unfit { setting: "synchronous", found, needed: "2 (FULL)" });
+    }
+    if found != expected {
+        connection.pragma_update(None, "application_id", expected).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn pragma<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> rusqlite::Result<T> {
+    connection.pragma_query_value(None, name, |row| row.get(0))
+}
+
+/// Everything that is missing, in one transaction: the schema is the old one or the new one.
+fn migrate(connection: &mut Connection, options: &SqliteOptions) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Sqlite { path: options.path.clone(), source };
+    let behavior = rusqlite::TransactionBehavior::Immediate;
+    let tx = connection.transaction_with_behavior(behavior).map_err(failed)?;
+    let known = tx
+        .query_row("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migration'", [], |_| Ok(()))
+        .optional()
+        .map_err(failed)?;
+    if known.is_none() {
+        tx.execute_batch(BOOKKEEPING).map_err(failed)?;
+    }
+    for set in &options.migrations {
+        let applied = applied(&tx, set).map_err(failed)?;
+        for migration in migration::missing(set, &applied)? {
+            apply(&tx, set, migration, options.now_ms).map_err(|source| OpenError::Migration {
+                component: set.component,
+                version: migration.version,
+                source: Box::new(source.into()),
+            })?;
+        }
+    }
+    tx.commit().map_err(failed)
+}
+
+fn applied(tx: &Connection, set: &MigrationSet) -> rusqlite::Result<Vec<Applied>> {
+    let mut statement = tx.prepare(APPLIED)?;
+    let rows = statement.query_map([set.component], |row| {
+        Ok(Applied { version: row.get(0)?, checksum: row.get(1)? })
+    })?;
+    rows.collect()
+}
+
+fn apply(
+    tx: &Connection,
+    set: &MigrationSet,
+    migration: &Migration,
+    now_ms: i64,
+) -> rusqlite::Result<()> {
+    tx.execute_batch(migration.sql)?;
+    let (version, checksum) = (migration.version, migration.checksum());
+    tx.execute(APPLY, (set.component, version, migration.name, checksum, now_ms))?;
+    Ok(())
+}
+
+/// A new file is durable only when its folder's entry is.
+fn fsync_folder(path: &Path) -> Result<(), OpenError> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|source| OpenError::Io { path: folder.to_owned(), source })
+}
+
+/// The complaints of a check pragma; it answers one row `ok` when there are none.
+pub(super) fn check(connection: &Connection, pragma: &str) -> Result<Vec<String>, StoreError> {
+    let mut statement = connection.prepare(pragma)?;
+    let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+    let complaints = rows.filter(|row| !matches!(row, Ok(text) if text == "ok"));
+    Ok(complaints.collect::<Result<_, _>>()?)
+}
+
+/// `VACUUM INTO` does not sync what it writes, so that is done here.
+pub(super) fn backup_into(connection: &Connection, target: &Path) -> Result<(), StoreError> {
+    let unreadable = |source: std::io::Error| StoreError::Unavailable {
+        cause: format!("{}: {source}", target.display()).into(),
+    };
+    let name = target.to_str().ok_or_else(|| StoreError::Unavailable {
+        cause: format!("{}: the name is not UTF-8", target.display()).into(),
+    })?;
+    connection.execute("VACUUM INTO ?1", [name])?;
+    File::open(target).and_then(|file| file.sync_all()).map_err(unreadable)?;
+    let synced = fsync_folder(target);
+    synced.map_err(|error| StoreError::Unavailable { cause: error.to_string().into() })
+}

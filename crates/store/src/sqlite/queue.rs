@@ -1,0 +1,192 @@
+//! The queue in front of a database thread: bounded, filled from async code, drained by threads.
+//!
+//! A plain lock and a condition variable instead of a channel, because the writer wants *all* that
+//! waits at once, and wants to linger when only riders wait.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore};
+
+use crate::{StoreError, limits};
+
+/// Whether somebody waits for the item's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgency {
+    Awaited,
+    Riding,
+}
+
+pub(super) struct Queue<Item> {
+    state: Mutex<State<Item>>,
+    wake: Condvar,
+    /// Free places; a place is taken while an item waits.
+    places: Semaphore,
+    /// Told once per thread that ended.
+    ended: Notify,
+}
+
+struct State<Item> {
+    items: VecDeque<Item>,
+    /// Whether any of the items is awaited.
+    urgent: bool,
+    /// Threads that sleep until something is worth doing.
+    parked: usize,
+    open: bool,
+    threads: usize,
+}
+
+impl<Item> Queue<Item> {
+    pub(super) fn new(places: usize, threads: usize) -> Self {
+        Self {
+            state: Mutex::new(State {
+                items: VecDeque::new(),
+                urgent: false,
+                parked: 0,
+                open: true,
+                threads,
+            }),
+            wake: Condvar::new(),
+            places: Semaphore::new(places),
+            ended: Notify::new(),
+        }
+    }
+
+    /// Waits for a free place, then hands the item over.
+    pub(super) async fn push(&self, item: Item) -> Result<(), StoreError> {
+        let place = self.places.acquire().await.map_err(|_| StoreError::Stopped)?;
+        place.forget();
+        self.put(item, Urgency::Awaited)
+    }
+
+    /// Hands an item over that nobody waits for, if there is a free place.
+    pub(super) fn push_riding(&self, item: Item) -> Result<(), StoreError> {
+        let place = self.places.try_acquire().map_err(|_| self.refusal())?;
+        place.forget();
+        self.put(item, Urgency::Riding)
+    }
+
+    fn refusal(&self) -> StoreError {
+        if self.lock().open { StoreError::Busy } else { StoreError::Stopped }
+    }
+
+    fn put(&self, item: Item, urgency: Urgency) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        if !state.open {
+            return Err(StoreError::Stopped);
+        }
+        state.items.push_back(item);
+        state.urgent |= urgency == Urgency::Awaited;
+        // A rider needs no wake-up while another one is already being waited for: it would only
+        // cut that wait short.
+        let worth_waking = urgency == Urgency::Awaited || state.items.len() == 1;
+        if worth_waking && state.parked > 0 {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Sleeps until an item is there and takes it; `None` once the queue is closed and empty.
+    pub(super) fn pop(&self) -> Option<Item> {
+        let mut state = self.lock();
+        loop {
+            if let Some(item) = state.items.pop_front() {
+                self.places.add_permits(1);
+                return Some(item);
+            }
+            if !state.open {
+                return None;
+            }
+            state = self.park(state);
+        }
+    }
+
+    /// Sleeps until something is worth a commit and takes up to `max` items. When only riders
+    /// wait it lingers for `ride_wait` first. `false` once the queue is closed and empty.
+    pub(super) fn drain(&self, into: &mut VecDeque<Item>, max: usize, ride_wait: Duration) -> bool {
+        for _ in 0..limits::YIELDS_BEFORE_SLEEP {
+            if self.len() > 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        let mut state = self.lock();
+        while state.items.is_empty() {
+            if !state.open {
+                return false;
+            }
+            state = self.park(state);
+        }
+        if !state.urgent && state.open {
+            state.parked += 1;
+            let waited = self.wake.wait_timeout(state, ride_wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.parked -= 1;
+        }
+        self.take(&mut state, into, max);
+        true
+    }
+
+    /// Takes up to `max` more items without sleeping; says whether there were any.
+    pub(super) fn drain_more(&self, into: &mut VecDeque<Item>, max: usize) -> bool {
+        let mut state = self.lock();
+        let before = into.len();
+        self.take(&mut state, into, max);
+        into.len() > before
+    }
+
+    fn take(&self, state: &mut State<Item>, into: &mut VecDeque<Item>, max: usize) {
+        let count = state.items.len().min(max);
+        into.extend(state.items.drain(..count));
+        // What stays behind has waited for a whole group: no lingering for it.
+        state.urgent = !state.items.is_empty();
+        self.places.add_permits(count);
+    }
+
+    fn park<'a>(&self, mut state: MutexGuard<'a, State<Item>>) -> MutexGuard<'a, State<Item>> {
+        state.parked += 1;
+        let mut state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.parked -= 1;
+        state
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().items.len()
+    }
+
+    /// Refuses new items; what waits is still taken.
+    pub(super) fn close(&self) {
+        self.lock().open = false;
+        self.places.close();
+        self.wake.notify_all();
+    }
+
+    /// Refuses new items and gives back those that wait.
+    pub(super) fn abandon(&self) -> Vec<Item> {
+        self.close();
+        self.lock().items.drain(..).collect()
+    }
+
+    /// A thread says that it is done with the queue.
+    pub(super) fn thread_ended(&self) {
+        self.lock().threads -= 1;
+        self.ended.notify_one();
+    }
+
+    /// Waits until every thread has ended.
+    pub(super) async fn drained(&self) {
+        loop {
+            let told = self.ended.notified();
+            if self.lock().threads == 0 {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    /// A panic elsewhere cannot leave the state half changed, so a poisoned lock is still good.
+    fn lock(&self) -> MutexGuard<'_, State<Item>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

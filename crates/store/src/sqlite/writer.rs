@@ -1,0 +1,178 @@
+//! The writer thread and its group commit (architecture.md, "Group commit").
+//!
+//! One transaction carries every write that arrived while the last one was committed; all are
+//! answered after the COMMIT. Three things can go wrong, and each is said differently:
+//!
+//! | what | the write at fault | its neighbours |
+//! |---|---|---|
+//! | a write returns `Err`, panics, changes too many rows | undone | committed |
+//! | SQLite ends the transaction, or the disk is full | undone | undone too |
+//! | COMMIT fails, or an I/O error or corruption shows | uncertain; the writer stops | the same |
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+
+use super::group::{Group, Lost, Statements};
+use super::job::{Awaited, Job, Riding, Tx, cause};
+use super::queue::Queue;
+use super::{OnUncertain, SqliteOptions};
+use crate::{StoreError, limits};
+
+pub(super) struct Writer {
+    queue: Arc<Queue<Box<dyn Job>>>,
+    /// Callers inside `write` now.
+    callers: AtomicUsize,
+}
+
+impl Writer {
+    pub(super) fn start(connection: Connection, options: &SqliteOptions) -> std::io::Result<Self> {
+        let queue = Arc::new(Queue::new(options.queue_max, 1));
+        let thread = Thread {
+            queue: Arc::clone(&queue),
+            on_uncertain: Arc::clone(&options.on_uncertain),
+            group_max: options.group_max.max(1),
+            ride_wait: options.ride_wait,
+            rows_max: options.write_rows_max,
+        };
+        std::thread::Builder::new().name("sqlite-write".to_owned()).spawn(move || {
+            thread.run(&connection);
+            drop(connection);
+            thread.queue.thread_ended();
+        })?;
+        Ok(Self { queue, callers: AtomicUsize::new(0) })
+    }
+
+    pub(super) async fn write<T, F>(&self, f: F) -> Result<T, StoreError>
+    where
+        F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (reply, mut answer) = oneshot::channel();
+        let caller = Caller::enter(&self.callers);
+        self.queue.push(Box::new(Awaited { f, result: None, reply })).await?;
+        // Waking a thread on a core that fell asleep meanwhile can take longer than a write needs
+        // besides its sync, so a caller who is alone looks around a few times before it sleeps.
+        if caller.is_alone() {
+            for _ in 0..limits::YIELDS_WHEN_ALONE {
+                match answer.try_recv() {
+                    Ok(result) => return result,
+                    Err(TryRecvError::Empty) => tokio::task::yield_now().await,
+                    Err(TryRecvError::Closed) => return Err(StoreError::Stopped),
+                }
+            }
+        }
+        // The thread answers whatever it took; without an answer it never began.
+        answer.await.map_err(|_| StoreError::Stopped)?
+    }
+
+    pub(super) fn ride<F>(&self, f: F) -> Result<(), StoreError>
+    where
+        F: FnMut(&Tx<'_>) -> Result<(), StoreError> + Send + 'static,
+    {
+        self.queue.push_riding(Box::new(Riding(f)))
+    }
+
+    pub(super) fn queue_len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) async fn close(self) {
+        self.queue.close();
+        self.queue.drained().await;
+    }
+}
+
+/// Counts a caller for as long as it lives.
+struct Caller<'a>(&'a AtomicUsize);
+
+impl<'a> Caller<'a> {
+    fn enter(callers: &'a AtomicUsize) -> Self {
+        callers.fetch_add(1, Ordering::Relaxed);
+        Self(callers)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 1
+    }
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A writer that nobody can reach any more commits what it was given and ends.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+struct Thread {
+    queue: Arc<Queue<Box<dyn Job>>>,
+    on_uncertain: OnUncertain,
+    group_max: usize,
+    ride_wait: Duration,
+    rows_max: u64,
+}
+
+impl Thread {
+    fn run(&self, connection: &Connection) {
+        let mut statements = match Statements::prepare(connection) {
+            Ok(statements) => statements,
+            Err(error) => return self.stop(cause(&error), Vec::new()),
+        };
+        let mut waiting = VecDeque::with_capacity(self.group_max);
+        while self.queue.drain(&mut waiting, self.group_max, self.ride_wait) {
+            let mut group = Group::new(connection, &mut statements);
+            let outcome = self.commit(&mut group, &mut waiting);
+            let jobs = group.into_jobs().chain(waiting.drain(..));
+            match outcome {
+                Ok(()) => jobs.for_each(|job| job.committed()),
+                Err(Lost::Undone(error, cause)) => {
+                    tracing::warn!(%cause, "a group of writes was rolled back");
+                    jobs.for_each(|job| job.failed(error(Arc::clone(&cause))));
+                }
+                Err(Lost::Uncertain(cause)) => return self.stop(cause, jobs.collect()),
+            }
+        }
+    }
+
+    /// One transaction. On `Ok` every job of the group may be answered and `waiting` is empty.
+    fn commit(
+        &self,
+        group: &mut Group<'_, '_>,
+        waiting: &mut VecDeque<Box<dyn Job>>,
+    ) -> Result<(), Lost> {
+        group.begin()?;
+        loop {
+            while let Some(job) = waiting.pop_front() {
+                group.add(job, self.rows_max)?;
+            }
+            let room = self.group_max.saturating_sub(group.len());
+            if room == 0 || !self.queue.drain_more(waiting, room) {
+                return group.commit();
+            }
+        }
+    }
+
+    /// Ends the writer after an uncertain outcome: the process is told first, the callers after.
+    fn stop(&self, cause: Arc<str>, jobs: Vec<Box<dyn Job>>) {
+        let uncertain = StoreError::Uncertain { cause: Arc::clone(&cause) };
+        tracing::error!(%cause, "the outcome of a commit is unknown, writing stops");
+        (self.on_uncertain)(&uncertain);
+        for job in jobs {
+            job.failed(StoreError::Uncertain { cause: Arc::clone(&cause) });
+        }
+        for job in self.queue.abandon() {
+            job.failed(StoreError::Stopped);
+        }
+    }
+}

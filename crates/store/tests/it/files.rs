@@ -1,0 +1,140 @@
+//! Opening files: whose they are, which version, how they were left; checks and copies.
+
+use std::io::{Seek, SeekFrom, Write};
+
+use semel_store::migration::{Migration, MigrationSet};
+use semel_store::sqlite::{LastStop, Sqlite};
+use semel_store::{OpenError, StoreError};
+
+use crate::support::{get, keys, open, options, put};
+
+#[tokio::test]
+async fn writes_are_durable_by_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let settings = store
+        .write(|tx| {
+            let pragma = |name| tx.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+            let mode: String = tx.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+            Ok((pragma("synchronous")?, pragma("foreign_keys")?, mode))
+        })
+        .await;
+    assert_eq!(settings.unwrap(), (2, 1, "wal".to_owned()));
+}
+
+#[tokio::test]
+async fn a_newer_or_changed_schema_and_a_foreign_file_are_refused() {
+    const OLD: MigrationSet = MigrationSet { component: "items", migrations: &[] };
+    const CHANGED: MigrationSet = MigrationSet {
+        component: "items",
+        migrations: &[Migration { version: 1, name: "items", sql: "CREATE TABLE other (x)" }],
+    };
+    let folder = tempfile::tempdir().unwrap();
+    open(folder.path()).close().await;
+    let refusal = |set: MigrationSet, application_id: i32| {
+        let (mut options, _) = options(folder.path());
+        options.migrations = vec![set];
+        options.application_id = application_id;
+        Sqlite::open(&options).map(drop).expect_err("refused")
+    };
+    let ours = crate::support::APPLICATION_ID;
+    assert!(matches!(refusal(OLD, ours), OpenError::Newer { found: 1, known: 0, .. }));
+    assert!(matches!(refusal(CHANGED, ours), OpenError::MigrationChanged { version: 1, .. }));
+    let foreign = refusal(crate::support::ITEMS, 5);
+    assert!(matches!(foreign, OpenError::NotOurs { expected: 5, .. }), "{foreign}");
+    assert_eq!(keys(&open(folder.path())).await, [] as [&str; 0], "refusing changed nothing");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("items.db"), "this is not a database, at all").unwrap();
+    let refused = Sqlite::open(&options(folder.path()).0).map(drop).expect_err("refused");
+    assert!(matches!(refused, OpenError::Sqlite { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_failed_migration_leaves_the_old_schema() {
+    const BROKEN: MigrationSet = MigrationSet {
+        component: "more",
+        migrations: &[
+            Migration { version: 1, name: "fine", sql: "CREATE TABLE fine (x)" },
+            Migration { version: 2, name: "broken", sql: "CREATE TABLE half (x); CREATE GARBAGE" },
+        ],
+    };
+    let folder = tempfile::tempdir().unwrap();
+    open(folder.path()).close().await;
+    let (mut broken, _) = options(folder.path());
+    broken.migrations.push(BROKEN);
+    let failed = Sqlite::open(&broken).map(drop).expect_err("fails");
+    assert!(matches!(failed, OpenError::Migration { component: "more", version: 2, .. }));
+    let store = open(folder.path());
+    let tables = store
+        .read(|connection| {
+            let sql = "SELECT count(*) FROM sqlite_schema WHERE name IN ('fine', 'half')";
+            Ok(connection.query_row(sql, [], |row| row.get::<_, i64>(0))?)
+        })
+        .await;
+    assert_eq!(tables.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn an_unclean_stop_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    assert_eq!(store.last_stop(), LastStop::Clean);
+    store.write(|tx| put(tx, "a", 1)).await.unwrap();
+    assert!(store.wal_bytes() > 0);
+    // What a killed process leaves: the files as they are now.
+    let crashed = tempfile::tempdir().unwrap();
+    for name in ["items.db", "items.db-wal"] {
+        std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
+    }
+    store.close().await;
+    assert_eq!(open(folder.path()).last_stop(), LastStop::Clean);
+    let after_crash = open(crashed.path());
+    assert_eq!(after_crash.last_stop(), LastStop::Unclean);
+    assert_eq!(get(&after_crash, "a").await, Some(1));
+}
+
+#[tokio::test]
+async fn a_backup_under_load_is_a_database_of_one_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let target = folder.path().join("copy").join("items.db");
+    std::fs::create_dir(target.parent().unwrap()).unwrap();
+    let writes = async {
+        for n in 0..200 {
+            store.write(move |tx| put(tx, &format!("{n:03}"), n)).await.unwrap();
+        }
+    };
+    let (backup, ()) = tokio::join!(store.backup_into(&target), writes);
+    backup.unwrap();
+    let copied = keys(&open(target.parent().unwrap())).await;
+    let all = keys(&store).await;
+    assert_eq!(copied, all[..copied.len()], "a prefix of what was written");
+    let again = store.backup_into(&target).await;
+    assert!(matches!(again, Err(StoreError::Sqlite(_))), "it overwrites nothing: {again:?}");
+}
+
+#[tokio::test]
+async fn damage_is_found_by_the_checks() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for n in 0..300 {
+        let key = format!("{n:03}{}", "x".repeat(200));
+        store.write(move |tx| put(tx, &key, n)).await.unwrap();
+    }
+    assert_eq!(store.integrity_check().await.unwrap(), [] as [&str; 0]);
+    store.close().await;
+    let mut file = std::fs::OpenOptions::new().write(true).open(folder.path().join("items.db"));
+    let file = file.as_mut().unwrap();
+    file.seek(SeekFrom::Start(4096 * 6)).unwrap();
+    file.write_all(&[0xa5; 4096]).unwrap();
+    let store = open(folder.path());
+    // A page that cannot be read at all ends the check with an error: that is a finding too.
+    let found =
+        |result: Result<Vec<String>, StoreError>| !matches!(result, Ok(list) if list.is_empty());
+    assert!(found(store.quick_check().await));
+    assert!(found(store.integrity_check().await));
+}

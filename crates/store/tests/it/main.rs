@@ -1,0 +1,17 @@
+//! The stores through their public face, on real files and a real server.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod conformance;
+mod crash;
+mod files;
+mod full_disk;
+mod group;
+mod interleavings;
+mod postgres;
+mod support;

@@ -1,0 +1,16 @@
+//! What tests share: time that stands still ([`clock`]), state tables checked against documents
+//! and databases ([`tables`]), statements checked against a schema ([`sql`]), processes killed at
+//! every statement ([`crash`]), one suite for two stores ([`conformance`]), real servers
+//! ([`servers`]) and a network that fails ([`proxy`]).
+//!
+//! Everything here fails loudly: a test without its server panics, it does not pass.
+
+#![expect(clippy::panic, clippy::expect_used, reason = "a test helper fails by panicking")]
+
+pub mod clock;
+pub mod conformance;
+pub mod crash;
+pub mod proxy;
+pub mod servers;
+pub mod sql;
+pub mod tables;

@@ -1,0 +1,76 @@
+//! The private servers of a test run. `cargo xtask test` starts them and names them in the
+//! environment; a test that needs one and has none fails and says so.
+
+use tokio_postgres::NoTls;
+
+/// Names the PostgreSQL server.
+pub const POSTGRES_VARIABLE: &str = "SEMEL_TEST_POSTGRES";
+/// Names the Redis server.
+pub const REDIS_VARIABLE: &str = "SEMEL_TEST_REDIS";
+
+fn address(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!("{variable} is not set: run the tests with `cargo xtask test`, which starts servers")
+    })
+}
+
+/// The address of a new, empty database of its own for one test.
+pub async fn fresh_postgres() -> String {
+    let address = address(POSTGRES_VARIABLE);
+    let (client, connection) =
+        tokio_postgres::connect(&address, NoTls).await.expect("the test server answers");
+    let connection = tokio::spawn(connection);
+    let name = format!("semel_{:016x}", getrandom::u64().expect("the system has entropy"));
+    // A database's name cannot be a parameter; this one is letters and digits of our own making.
+    let made = client.batch_execute(&format!("CREATE DATABASE {name}")).await;
+    made.expect("the test user may create databases");
+    drop(client);
+    let _ = connection.await;
+    let (server, _) = address.rsplit_once('/').expect("an address names a database");
+    format!("{server}/{name}")
+}
+
+/// The address of the Redis server. It is shared: give every key a prefix of [`redis_prefix`].
+pub fn redis() -> String {
+    address(REDIS_VARIABLE)
+}
+
+/// A key prefix that no other test has.
+pub fn redis_prefix() -> String {
+    format!("test:{:016x}:", getrandom::u64().expect("the system has entropy"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_postgres_database_is_new_and_empty() {
+        let (one, other) = (fresh_postgres().await, fresh_postgres().await);
+        assert_ne!(one, other);
+        let (client, connection) = tokio_postgres::connect(&one, NoTls).await.expect("connects");
+        tokio::spawn(connection);
+        let sql = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'";
+        let count: i64 = client.query_one(sql, &[]).await.expect("counts").get(0);
+        assert_eq!(count, 0);
+        let version: i32 = client
+            .query_one("SELECT current_setting('server_version_num')::int", &[])
+            .await
+            .expect("has a version")
+            .get(0);
+        assert!(version >= 150_000, "PostgreSQL {version} is older than 15");
+    }
+
+    #[tokio::test]
+    async fn redis_answers_and_expires() {
+        let client = redis::Client::open(redis()).expect("an address");
+        let mut connection = client.get_multiplexed_async_connection().await.expect("connects");
+        let key = format!("{}greeting", redis_prefix());
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg("hello").arg("PX").arg(60_000);
+        let _: () = set.query_async(&mut connection).await.expect("sets");
+        let mut ttl = redis::cmd("PTTL");
+        let left: i64 = ttl.arg(&key).query_async(&mut connection).await.expect("has a life");
+        assert!((1..=60_000).contains(&left), "{left}");
+    }
+}

@@ -1,0 +1,102 @@
+//! The repository's own commands (`cargo xtask …`): reads the arguments and calls the module that
+//! does the work.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a developer's command answers on the terminal"
+)]
+
+mod bench;
+mod ci;
+mod generate;
+mod repo;
+mod servers;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  test [-- ARGS]   start private servers, run every test (ARGS go to the test runner)
+  ci               what CI runs: format, clippy, tidy, test
+  bench [ARGS]     start private servers, run the benchmarks
+  tidy             check the rules of the repository
+  gen [--check]    rewrite what is generated (or only say whether it is current)";
+
+/// Exit code for a command line that we do not understand, as shells and `clap` have it.
+const EXIT_USAGE: u8 = 2;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Command {
+    Test { runner_args: Vec<String> },
+    Ci,
+    Bench { args: Vec<String> },
+    Tidy,
+    Generate { check: bool },
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some(command) = parse(&args) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(EXIT_USAGE);
+    };
+    let result = match command {
+        Command::Test { runner_args } => Ok(test::run(&runner_args)),
+        Command::Ci => ci::run(),
+        Command::Bench { args } => bench::run(&args),
+        Command::Tidy => tidy::run(),
+        Command::Generate { check } => generate::run(check).map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// `None` is a command line that the usage text does not offer.
+fn parse(args: &[String]) -> Option<Command> {
+    let (name, rest) = args.split_first()?;
+    let words: Vec<&str> = rest.iter().map(String::as_str).collect();
+    match (name.as_str(), words.as_slice()) {
+        ("test", []) => Some(Command::Test { runner_args: Vec::new() }),
+        ("test", ["--", ..]) => Some(Command::Test { runner_args: rest[1..].to_vec() }),
+        ("ci", []) => Some(Command::Ci),
+        ("bench", _) => Some(Command::Bench { args: rest.to_vec() }),
+        ("tidy", []) => Some(Command::Tidy),
+        ("gen", []) => Some(Command::Generate { check: false }),
+        ("gen", ["--check"]) => Some(Command::Generate { check: true }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Option<Command> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn known_commands_are_understood() {
+        assert_eq!(parsed("test"), Some(Command::Test { runner_args: Vec::new() }));
+        let runner_args = vec!["-p".to_owned(), "semel-core".to_owned()];
+        assert_eq!(parsed("test -- -p semel-core"), Some(Command::Test { runner_args }));
+        assert_eq!(parsed("ci"), Some(Command::Ci));
+        let args = vec!["--quick".to_owned()];
+        assert_eq!(parsed("bench --quick"), Some(Command::Bench { args }));
+        assert_eq!(parsed("tidy"), Some(Command::Tidy));
+        assert_eq!(parsed("gen"), Some(Command::Generate { check: false }));
+        assert_eq!(parsed("gen --check"), Some(Command::Generate { check: true }));
+    }
+
+    #[test]
+    fn everything_else_is_a_usage_error() {
+        for line in ["", "deploy", "test semel-core", "ci now", "tidy x", "gen --chek"] {
+            assert_eq!(parsed(line), None, "{line:?}");
+        }
+    }
+}

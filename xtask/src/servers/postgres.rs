@@ -1,0 +1,118 @@
+//! A private PostgreSQL: a fresh cluster with a random password, fsync left on.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+
+use super::find::PostgresPrograms;
+use super::process::{Recipe, Server, connect, read_log, tied_to_us};
+use super::random_password;
+use super::user::User;
+use crate::repo;
+
+const USER: &str = "semel";
+const CONNECTIONS_MAX: u32 = 200;
+
+/// Our server's log says so, whoever else may answer on the port.
+const READY: &str = "database system is ready to accept connections";
+
+/// `SSLRequest`: the shortest message that every PostgreSQL answers, with one byte.
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+
+/// The server and the URL of its `postgres` database.
+pub(crate) fn start(programs: &PostgresPrograms, parent: &Path) -> Result<(Server, String)> {
+    let user = User::for_postgres()?;
+    let folder = parent.join("postgres");
+    fs::create_dir(&folder)?;
+    own(user, &folder)?;
+
+    let password = random_password()?;
+    init(programs, user, &folder, &password)?;
+
+    let log = folder.join("log");
+    let command = |port| Ok(command(programs, user, &folder, port));
+    let ready = |port| read_log(&log).contains(READY) && answers(port).unwrap_or(false);
+    let recipe = Recipe {
+        name: "postgres",
+        log: log.clone(),
+        // "Fast shutdown": end the sessions, then write everything and stop.
+        stop: Signal::INT,
+        command: &command,
+        ready: &ready,
+    };
+    let (server, port) = recipe.start()?;
+    Ok((server, format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres")))
+}
+
+fn init(
+    programs: &PostgresPrograms,
+    user: Option<User>,
+    folder: &Path,
+    password: &str,
+) -> Result<()> {
+    let password_file = folder.join("password");
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&password_file)?;
+    writeln!(file, "{password}")?;
+    own(user, &password_file)?;
+
+    let mut command = Command::new(&programs.initdb);
+    command
+        .arg("--pgdata")
+        .arg(folder.join("data"))
+        .arg("--pwfile")
+        .arg(&password_file)
+        .args(["--username", USER, "--auth", "scram-sha-256"])
+        .args(["--encoding", "UTF8", "--locale", "C"])
+        .current_dir(folder);
+    run_as(user, &mut command);
+    let output =
+        command.output().with_context(|| format!("cannot run {}", repo::line(&command)))?;
+    ensure!(
+        output.status.success(),
+        "initdb ended with {}:\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    fs::remove_file(&password_file)?;
+    Ok(())
+}
+
+/// fsync and `synchronous_commit` keep their safe defaults: the tests are about durability.
+fn command(programs: &PostgresPrograms, user: Option<User>, folder: &Path, port: u16) -> Command {
+    let mut command = tied_to_us(&programs.postgres, "INT");
+    command
+        .arg("-D")
+        .arg(folder.join("data"))
+        .args(["-p", &port.to_string()])
+        .args(["-c", "listen_addresses=127.0.0.1"])
+        .args(["-c", &format!("unix_socket_directories={}", folder.display())])
+        .args(["-c", &format!("max_connections={CONNECTIONS_MAX}")])
+        .current_dir(folder);
+    run_as(user, &mut command);
+    command
+}
+
+fn answers(port: u16) -> std::io::Result<bool> {
+    let mut stream = connect(port)?;
+    stream.write_all(&SSL_REQUEST)?;
+    let mut answer = [0];
+    stream.read_exact(&mut answer)?;
+    Ok(matches!(answer, [b'S' | b'N']))
+}
+
+fn run_as(user: Option<User>, command: &mut Command) {
+    if let Some(user) = user {
+        user.run(command);
+    }
+}
+
+fn own(user: Option<User>, path: &Path) -> Result<()> {
+    user.map_or(Ok(()), |user| user.own(path))
+}
