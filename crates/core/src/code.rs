@@ -72,6 +72,15 @@ codes! {
     InvalidClientMessageId         "invalid_client_message_id"             400 Never;
     IdempotencyKeyConflict         "idempotency_key_conflict"              400 Never;
     IdempotencyKeyReused           "idempotency_key_reused"                409 Never;
+    // The broker's answers (mesh.md §7).
+    RateLimited                    "rate_limited"                          429 SameId;
+    KeyTooOldToJudge               "key_too_old_to_judge"                  410 Never;
+    MemberInactive                 "member_inactive"                       403 Never;
+    TopicNotFound                  "topic_not_found"                       404 Never;
+    NotSubscribed                  "not_subscribed"                        403 Never;
+    RecipientNotFound              "recipient_not_found"                   404 Never;
+    QueueNotFound                  "queue_not_found"                       404 Never;
+    StoreUnavailable               "store_unavailable"                     503 SameId;
     // Refusals to start: no HTTP answer carries them while the cause lasts.
     FeatureParamBelowFloor         "feature_param_below_floor"             503 Never;
     OutboxMaxAgeInvalid            "outbox_max_age_invalid"                503 Never;

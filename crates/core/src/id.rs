@@ -18,6 +18,21 @@ pub mod kind {
     /// A message that a broker accepted.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum BrokerMessage {}
+    /// A mesh.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Mesh {}
+    /// A member of a mesh; survives the rotation of its keys.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Member {}
+    /// A daemon, as opposed to another one of the same member.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Instance {}
+    /// A broker process.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Broker {}
+    /// A work queue.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Queue {}
     /// A job.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Job {}
@@ -27,6 +42,16 @@ pub mod kind {
 pub type OutboxId = UlidId<kind::Outbox>;
 /// The broker's name for a message.
 pub type BrokerMessageId = UuidId<kind::BrokerMessage>;
+/// Key of a mesh.
+pub type MeshId = UuidId<kind::Mesh>;
+/// Key of a member.
+pub type MemberId = UuidId<kind::Member>;
+/// Names one daemon.
+pub type InstanceId = UuidId<kind::Instance>;
+/// Names one broker process.
+pub type BrokerId = UuidId<kind::Broker>;
+/// Key of a work queue.
+pub type QueueId = UuidId<kind::Queue>;
 /// Key of a job.
 pub type JobId = UuidId<kind::Job>;
 

@@ -32,6 +32,25 @@ pub fn equals_document<const N: usize, Cell: AsRef<str>>(
     assert_eq!(document_rows(document, name), code, "document (left) and code (right) of {name}");
 }
 
+/// Every one of these rows matches exactly one line of the Markdown table after
+/// `<!-- table: NAME -->`, where a dash in the document stands for any value; and every line of the
+/// document matches some row.
+pub fn covers_document<const N: usize>(document: &str, name: &str, rows: &[[String; N]]) {
+    let lines = document_rows(document, name);
+    let mut used = vec![false; lines.len()];
+    for row in rows {
+        let matches = |line: &Vec<String>| {
+            line.len() == N
+                && line.iter().zip(row).all(|(cell, value)| cell == "–" || cell == value)
+        };
+        let found: Vec<usize> = (0..lines.len()).filter(|n| matches(&lines[*n])).collect();
+        assert_eq!(found.len(), 1, "{row:?} matches lines {found:?} of {name}");
+        used[found[0]] = true;
+    }
+    let unused: Vec<_> = lines.iter().zip(&used).filter(|(_, used)| !**used).collect();
+    assert!(unused.is_empty(), "no row of the code matches {unused:?}");
+}
+
 fn document_rows(document: &str, name: &str) -> Vec<Vec<String>> {
     let marker = format!("<!-- table: {name} -->");
     let (_, rest) = document.split_once(&marker).unwrap_or_else(|| panic!("no {marker}"));

@@ -68,6 +68,15 @@ impl Transaction {
         Ok(transaction)
     }
 
+    /// Prepares what this connection has not prepared yet. Statements that are then polled together
+    /// in this order (`biased`) run in this order; one that still had to be prepared would not.
+    pub async fn prepare(&self, statements: &[&str]) -> Result<(), StoreError> {
+        for sql in statements {
+            self.tracked(self.client()?.prepare_cached(sql)).await?;
+        }
+        Ok(())
+    }
+
     /// Runs a statement, prepared once per connection, and gives its rows.
     pub async fn query(
         &self,
@@ -113,25 +122,49 @@ impl Transaction {
 
     /// Makes everything durable, or says that it was undone, or that nobody can know.
     pub async fn commit(mut self) -> Result<(), StoreError> {
+        let connection = self.take_for_commit()?;
+        let answer = connection.batch_execute("COMMIT");
+        let answer = tokio::time::timeout(self.postgres.options.answer_timeout, answer).await;
+        settle(connection, answer.ok())
+    }
+
+    /// Runs one last statement and commits, in one round trip: for locks that should be short. If
+    /// the statement fails, the server answers the COMMIT with a rollback.
+    pub async fn query_and_commit(
+        mut self,
+        sql: &str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        self.postgres.statements.fetch_add(1, Ordering::Relaxed);
+        let statement = self.tracked(self.client()?.prepare_cached(sql)).await?;
+        let connection = self.take_for_commit()?;
+        let both = async {
+            // Polled in this order, so sent in this order.
+            tokio::join!(
+                biased;
+                connection.query(&statement, parameters),
+                connection.batch_execute("COMMIT")
+            )
+        };
+        let limit = self.postgres.options.answer_timeout;
+        let Ok((rows, commit)) = tokio::time::timeout(limit, both).await else {
+            return settle(connection, None).map(|()| Vec::new());
+        };
+        match rows {
+            Ok(rows) => settle(connection, Some(commit)).map(|()| rows),
+            Err(error) if error.as_db_error().is_some_and(is_definite) => Err(error.into()),
+            Err(error) => settle(connection, Some(Err(error))).map(|()| Vec::new()),
+        }
+    }
+
+    /// From here on the connection is given back by name or closed by being dropped: nothing may
+    /// roll back what may have been committed.
+    fn take_for_commit(&mut self) -> Result<Object, StoreError> {
         if !self.is_sound() {
             let cause = "a statement that failed or was given up was overlooked".into();
             return Err(StoreError::RolledBack { cause });
         }
-        // From here on the connection is given back by name or closed by being dropped: nothing
-        // may roll back what may have been committed.
-        let connection = self.connection.take().ok_or(StoreError::Stopped)?;
-        let answer = connection.batch_execute("COMMIT");
-        let answer = tokio::time::timeout(self.postgres.options.answer_timeout, answer).await;
-        let uncertain = |connection, cause: String| {
-            close(connection);
-            Err(StoreError::Uncertain { cause: cause.into() })
-        };
-        match answer {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) if error.as_db_error().is_some_and(is_definite) => Err(error.into()),
-            Ok(Err(error)) => uncertain(connection, chain(&error)),
-            Err(_) => uncertain(connection, "COMMIT got no answer in time".to_owned()),
-        }
+        self.connection.take().ok_or(StoreError::Stopped)
     }
 
     /// The settings that a server's promise rests on.
@@ -178,6 +211,20 @@ impl Transaction {
             StoreError::from(error)
         })
     }
+}
+
+/// What the answer to a COMMIT means; no answer at all is a timeout.
+fn settle(connection: Object, answer: Option<Result<(), Error>>) -> Result<(), StoreError> {
+    let cause = match answer {
+        Some(Ok(())) => return Ok(()),
+        Some(Err(error)) if error.as_db_error().is_some_and(is_definite) => {
+            return Err(error.into());
+        }
+        Some(Err(error)) => chain(&error),
+        None => "COMMIT got no answer in time".to_owned(),
+    };
+    close(connection);
+    Err(StoreError::Uncertain { cause: cause.into() })
 }
 
 impl Drop for Transaction {

@@ -1,0 +1,178 @@
+-- Differs from sqlite: a schema of its own, native UUID and BOOLEAN, and epochs from a sequence,
+-- which never repeats and which no transaction holds up.
+CREATE SCHEMA mesh;
+
+CREATE SEQUENCE mesh.session_epoch;
+
+-- One row: what this store is.
+CREATE TABLE mesh.store (
+    one         BIGINT NOT NULL PRIMARY KEY CHECK (one = 1),
+    store_epoch TEXT   NOT NULL
+);
+
+CREATE TABLE mesh.mesh (
+    mesh_id                  UUID    NOT NULL PRIMARY KEY,
+    slug                     TEXT    NOT NULL UNIQUE,
+    created_at               BIGINT NOT NULL,
+    clone_concurrency_policy TEXT    NOT NULL DEFAULT 'prefer_newest'
+        CHECK (clone_concurrency_policy IN ('prefer_newest', 'prefer_oldest', 'allow_concurrent')),
+    dedupe_mode              TEXT    NOT NULL DEFAULT 'retention_scoped'
+        CHECK (dedupe_mode IN ('retention_scoped', 'permanent')),
+    dedupe_retention_days    BIGINT NOT NULL DEFAULT 365 CHECK (dedupe_retention_days >= 3),
+    message_retention_days   BIGINT NOT NULL DEFAULT 90 CHECK (message_retention_days >= 1),
+    rate_limit               BIGINT NOT NULL DEFAULT 6000 CHECK (rate_limit >= 1),
+    rate_window_ms           BIGINT NOT NULL DEFAULT 60000 CHECK (rate_window_ms >= 1),
+    inline_bytes             BIGINT NOT NULL DEFAULT 65536 CHECK (inline_bytes >= 1024),
+    blob_bytes               BIGINT NOT NULL DEFAULT 524288000 CHECK (blob_bytes >= 1024),
+    -- The next history number. Taken last in every accept.
+    next_seq                 BIGINT NOT NULL DEFAULT 1
+);
+
+CREATE TABLE mesh.member (
+    mesh_id   UUID    NOT NULL,
+    member_id UUID    NOT NULL,
+    name      TEXT    NOT NULL,
+    role      TEXT    NOT NULL CHECK (role IN ('owner', 'member')),
+    status    TEXT    NOT NULL CHECK (status IN ('active', 'revoked', 'left')),
+    joined_at BIGINT NOT NULL,
+    PRIMARY KEY (mesh_id, member_id)
+);
+
+CREATE TABLE mesh.member_key (
+    mesh_id    UUID    NOT NULL,
+    key_id     TEXT    NOT NULL,
+    member_id  UUID    NOT NULL,
+    -- 64 lower-case hexadecimal digits, as a dm names it.
+    pubkey     TEXT    NOT NULL,
+    status     TEXT    NOT NULL CHECK (status IN ('current', 'rotated_out', 'revoked')),
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (mesh_id, key_id),
+    -- A dm's recipient, and the member behind a hello.
+    UNIQUE (mesh_id, pubkey)
+);
+
+-- A member has one current key: the sender of a delivery is shown by it.
+CREATE UNIQUE INDEX member_key_current
+    ON mesh.member_key (mesh_id, member_id) WHERE status = 'current';
+
+-- Heartbeats are in another table: they must not touch the row that accepts lock.
+CREATE TABLE mesh.session (
+    mesh_id       UUID    NOT NULL,
+    member_id     UUID    NOT NULL,
+    instance_id   UUID    NOT NULL,
+    session_epoch BIGINT NOT NULL,
+    broker_id     UUID    NOT NULL,
+    PRIMARY KEY (mesh_id, member_id, instance_id)
+);
+
+CREATE TABLE mesh.topic (
+    mesh_id    UUID    NOT NULL,
+    name       TEXT    NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (mesh_id, name)
+);
+
+CREATE TABLE mesh.topic_subscription (
+    mesh_id   UUID NOT NULL,
+    topic     TEXT NOT NULL,
+    member_id UUID NOT NULL,
+    PRIMARY KEY (mesh_id, topic, member_id)
+);
+
+CREATE TABLE mesh.queue (
+    mesh_id    UUID    NOT NULL,
+    name       TEXT    NOT NULL,
+    -- Stands for the queue where a member would stand as a recipient.
+    queue_id   UUID    NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (mesh_id, name)
+);
+
+CREATE TABLE mesh.client_message_dedupe (
+    mesh_id             UUID    NOT NULL,
+    sender_member_id    UUID    NOT NULL,
+    client_message_id   TEXT    NOT NULL,
+    broker_message_id   UUID    NOT NULL,
+    request_fingerprint BYTEA    NOT NULL CHECK (length(request_fingerprint) = 32),
+    destination_kind    TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
+    destination_ref     TEXT    NOT NULL,
+    first_seen_at       BIGINT NOT NULL,
+    -- NULL for ever.
+    expires_at          BIGINT,
+    history_available   BOOLEAN NOT NULL DEFAULT TRUE,
+    PRIMARY KEY (mesh_id, sender_member_id, client_message_id)
+);
+
+-- The sweep of what has expired.
+CREATE INDEX client_message_dedupe_expires
+    ON mesh.client_message_dedupe (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE mesh.topic_message (
+    mesh_id           UUID    NOT NULL,
+    broker_message_id UUID    NOT NULL,
+    sender_member_id  UUID    NOT NULL,
+    client_message_id TEXT    NOT NULL,
+    topic             TEXT    NOT NULL,
+    reply_to_id       TEXT,
+    priority          SMALLINT NOT NULL CHECK (priority BETWEEN 0 AND 2),
+    meta              TEXT    NOT NULL,
+    body              BYTEA    NOT NULL,
+    body_commitment   BYTEA    CHECK (length(body_commitment) = 32),
+    accepted_at       BIGINT NOT NULL,
+    PRIMARY KEY (mesh_id, broker_message_id)
+);
+
+CREATE TABLE mesh.message_queue (
+    mesh_id           UUID    NOT NULL,
+    broker_message_id UUID    NOT NULL,
+    sender_member_id  UUID    NOT NULL,
+    client_message_id TEXT    NOT NULL,
+    destination_kind  TEXT    NOT NULL CHECK (destination_kind IN ('dm', 'queue')),
+    destination_ref   TEXT    NOT NULL,
+    reply_to_id       TEXT,
+    priority          SMALLINT NOT NULL CHECK (priority BETWEEN 0 AND 2),
+    meta              TEXT    NOT NULL,
+    body              BYTEA    NOT NULL,
+    body_commitment   BYTEA    CHECK (length(body_commitment) = 32),
+    accepted_at       BIGINT NOT NULL,
+    PRIMARY KEY (mesh_id, broker_message_id)
+);
+
+CREATE TABLE mesh.message_history (
+    mesh_id           UUID    NOT NULL,
+    seq               BIGINT NOT NULL,
+    broker_message_id UUID    NOT NULL,
+    sender_member_id  UUID    NOT NULL,
+    destination_kind  TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
+    PRIMARY KEY (mesh_id, seq),
+    -- A duplicate's answer names its history number.
+    UNIQUE (mesh_id, broker_message_id)
+);
+
+CREATE TABLE mesh.delivery_queue (
+    mesh_id     UUID    NOT NULL,
+    -- A member, or a queue by its queue_id.
+    recipient   UUID    NOT NULL,
+    seq         BIGINT NOT NULL,
+    leased_by   UUID,
+    lease_until BIGINT,
+    attempts    BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (mesh_id, recipient, seq),
+    CONSTRAINT lease_is_whole CHECK ((leased_by IS NULL) = (lease_until IS NULL))
+);
+
+CREATE TABLE mesh.mention_index (
+    mesh_id   UUID    NOT NULL,
+    member_id UUID    NOT NULL,
+    seq       BIGINT NOT NULL,
+    PRIMARY KEY (mesh_id, member_id, seq)
+);
+
+CREATE TABLE mesh.audit_event (
+    mesh_id UUID    NOT NULL,
+    id      UUID    NOT NULL,
+    at      BIGINT NOT NULL,
+    kind    TEXT    NOT NULL,
+    detail  TEXT    NOT NULL,
+    PRIMARY KEY (mesh_id, id)
+);

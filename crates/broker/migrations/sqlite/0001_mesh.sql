@@ -1,0 +1,173 @@
+-- One row: what this store is, and the one series that session epochs come from.
+CREATE TABLE store (
+    one                INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    store_epoch        TEXT    NOT NULL,
+    next_session_epoch INTEGER NOT NULL DEFAULT 1
+) STRICT;
+
+CREATE TABLE mesh (
+    mesh_id                  BLOB    NOT NULL PRIMARY KEY,
+    slug                     TEXT    NOT NULL UNIQUE,
+    created_at               INTEGER NOT NULL,
+    clone_concurrency_policy TEXT    NOT NULL DEFAULT 'prefer_newest'
+        CHECK (clone_concurrency_policy IN ('prefer_newest', 'prefer_oldest', 'allow_concurrent')),
+    dedupe_mode              TEXT    NOT NULL DEFAULT 'retention_scoped'
+        CHECK (dedupe_mode IN ('retention_scoped', 'permanent')),
+    dedupe_retention_days    INTEGER NOT NULL DEFAULT 365 CHECK (dedupe_retention_days >= 3),
+    message_retention_days   INTEGER NOT NULL DEFAULT 90 CHECK (message_retention_days >= 1),
+    rate_limit               INTEGER NOT NULL DEFAULT 6000 CHECK (rate_limit >= 1),
+    rate_window_ms           INTEGER NOT NULL DEFAULT 60000 CHECK (rate_window_ms >= 1),
+    inline_bytes             INTEGER NOT NULL DEFAULT 65536 CHECK (inline_bytes >= 1024),
+    blob_bytes               INTEGER NOT NULL DEFAULT 524288000 CHECK (blob_bytes >= 1024),
+    -- The next history number. Taken last in every accept.
+    next_seq                 INTEGER NOT NULL DEFAULT 1
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE member (
+    mesh_id   BLOB    NOT NULL,
+    member_id BLOB    NOT NULL,
+    name      TEXT    NOT NULL,
+    role      TEXT    NOT NULL CHECK (role IN ('owner', 'member')),
+    status    TEXT    NOT NULL CHECK (status IN ('active', 'revoked', 'left')),
+    joined_at INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, member_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE member_key (
+    mesh_id    BLOB    NOT NULL,
+    key_id     TEXT    NOT NULL,
+    member_id  BLOB    NOT NULL,
+    -- 64 lower-case hexadecimal digits, as a dm names it.
+    pubkey     TEXT    NOT NULL,
+    status     TEXT    NOT NULL CHECK (status IN ('current', 'rotated_out', 'revoked')),
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, key_id),
+    -- A dm's recipient, and the member behind a hello.
+    UNIQUE (mesh_id, pubkey)
+) STRICT, WITHOUT ROWID;
+
+-- A member has one current key: the sender of a delivery is shown by it.
+CREATE UNIQUE INDEX member_key_current
+    ON member_key (mesh_id, member_id) WHERE status = 'current';
+
+-- Heartbeats are in another table: they must not touch the row that accepts lock.
+CREATE TABLE session (
+    mesh_id       BLOB    NOT NULL,
+    member_id     BLOB    NOT NULL,
+    instance_id   BLOB    NOT NULL,
+    session_epoch INTEGER NOT NULL,
+    broker_id     BLOB    NOT NULL,
+    PRIMARY KEY (mesh_id, member_id, instance_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE topic (
+    mesh_id    BLOB    NOT NULL,
+    name       TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE topic_subscription (
+    mesh_id   BLOB NOT NULL,
+    topic     TEXT NOT NULL,
+    member_id BLOB NOT NULL,
+    PRIMARY KEY (mesh_id, topic, member_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE queue (
+    mesh_id    BLOB    NOT NULL,
+    name       TEXT    NOT NULL,
+    -- Stands for the queue where a member would stand as a recipient.
+    queue_id   BLOB    NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE client_message_dedupe (
+    mesh_id             BLOB    NOT NULL,
+    sender_member_id    BLOB    NOT NULL,
+    client_message_id   TEXT    NOT NULL,
+    broker_message_id   BLOB    NOT NULL,
+    request_fingerprint BLOB    NOT NULL CHECK (length(request_fingerprint) = 32),
+    destination_kind    TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
+    destination_ref     TEXT    NOT NULL,
+    first_seen_at       INTEGER NOT NULL,
+    -- NULL for ever.
+    expires_at          INTEGER,
+    history_available   INTEGER NOT NULL DEFAULT 1 CHECK (history_available IN (0, 1)),
+    PRIMARY KEY (mesh_id, sender_member_id, client_message_id)
+) STRICT, WITHOUT ROWID;
+
+-- The sweep of what has expired.
+CREATE INDEX client_message_dedupe_expires
+    ON client_message_dedupe (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE topic_message (
+    mesh_id           BLOB    NOT NULL,
+    broker_message_id BLOB    NOT NULL,
+    sender_member_id  BLOB    NOT NULL,
+    client_message_id TEXT    NOT NULL,
+    topic             TEXT    NOT NULL,
+    reply_to_id       TEXT,
+    priority          INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 2),
+    meta              TEXT    NOT NULL,
+    body              BLOB    NOT NULL,
+    body_commitment   BLOB    CHECK (length(body_commitment) = 32),
+    accepted_at       INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, broker_message_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE message_queue (
+    mesh_id           BLOB    NOT NULL,
+    broker_message_id BLOB    NOT NULL,
+    sender_member_id  BLOB    NOT NULL,
+    client_message_id TEXT    NOT NULL,
+    destination_kind  TEXT    NOT NULL CHECK (destination_kind IN ('dm', 'queue')),
+    destination_ref   TEXT    NOT NULL,
+    reply_to_id       TEXT,
+    priority          INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 2),
+    meta              TEXT    NOT NULL,
+    body              BLOB    NOT NULL,
+    body_commitment   BLOB    CHECK (length(body_commitment) = 32),
+    accepted_at       INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, broker_message_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE message_history (
+    mesh_id           BLOB    NOT NULL,
+    seq               INTEGER NOT NULL,
+    broker_message_id BLOB    NOT NULL,
+    sender_member_id  BLOB    NOT NULL,
+    destination_kind  TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
+    PRIMARY KEY (mesh_id, seq),
+    -- A duplicate's answer names its history number.
+    UNIQUE (mesh_id, broker_message_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE delivery_queue (
+    mesh_id     BLOB    NOT NULL,
+    -- A member, or a queue by its queue_id.
+    recipient   BLOB    NOT NULL,
+    seq         INTEGER NOT NULL,
+    leased_by   BLOB,
+    lease_until INTEGER,
+    attempts    INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (mesh_id, recipient, seq),
+    CONSTRAINT lease_is_whole CHECK ((leased_by IS NULL) = (lease_until IS NULL))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE mention_index (
+    mesh_id   BLOB    NOT NULL,
+    member_id BLOB    NOT NULL,
+    seq       INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, member_id, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE audit_event (
+    mesh_id BLOB    NOT NULL,
+    id      BLOB    NOT NULL,
+    at      INTEGER NOT NULL,
+    kind    TEXT    NOT NULL,
+    detail  TEXT    NOT NULL,
+    PRIMARY KEY (mesh_id, id)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,379 @@
+//! Where a broker keeps its meshes: one set of operations, two databases. One method is one
+//! transaction. `sqlite/` and `postgres/` have the same files in the same order.
+
+mod postgres;
+mod sqlite;
+
+use std::sync::Arc;
+
+use semel_core::clock::UnixMs;
+use semel_core::envelope::{Destination, DestinationKind, Priority};
+use semel_core::id::{
+    BrokerId, BrokerMessageId, ClientMessageId, InstanceId, MemberId, MeshId, QueueId,
+};
+use semel_core::status;
+use semel_store::StoreError;
+use uuid::Uuid;
+
+use crate::accept::{AcceptBatch, DedupeMode, Held, Session, Verdict};
+
+pub use postgres::PostgresStore;
+pub use sqlite::SqliteStore;
+
+/// Either database.
+#[derive(Clone)]
+pub enum Store {
+    /// One host.
+    Sqlite(Arc<SqliteStore>),
+    /// Many brokers.
+    Postgres(PostgresStore),
+}
+
+/// A mesh and its policies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mesh {
+    /// Its key.
+    pub mesh_id: MeshId,
+    /// Its name.
+    pub slug: String,
+    /// How long ids are remembered.
+    pub dedupe: DedupeMode,
+    /// Messages that a member may send per window.
+    pub rate_limit: u32,
+    /// The window.
+    pub rate_window_ms: u32,
+    /// Bytes of a body that travels in a frame.
+    pub inline_bytes: u32,
+    /// Bytes of a file.
+    pub blob_bytes: u64,
+}
+
+status! {
+    /// Whether a member may take part.
+    pub enum MemberStatus {
+        /// It may.
+        Active = "active",
+        /// Its owner has thrown it out.
+        Revoked = "revoked",
+        /// It has gone by itself.
+        Left = "left",
+    }
+}
+
+status! {
+    /// What a member may do.
+    pub enum Role {
+        /// Everything.
+        Owner = "owner",
+        /// Send and receive.
+        Member = "member",
+    }
+}
+
+/// Somebody who joins.
+#[derive(Debug, Clone)]
+pub struct NewMember {
+    /// Its key.
+    pub member_id: MemberId,
+    /// What others call it.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// Names its key.
+    pub key_id: String,
+    /// Its public key, in hex.
+    pub pubkey: String,
+}
+
+/// A daemon that wants to speak for a member.
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    /// The mesh.
+    pub mesh_id: MeshId,
+    /// The key that signed.
+    pub pubkey: String,
+    /// The daemon.
+    pub instance_id: InstanceId,
+    /// The broker it has reached.
+    pub broker_id: BrokerId,
+}
+
+/// What a `hello` comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Greeted {
+    /// The epoch was raised and is on disk.
+    Welcome {
+        /// The session from now on.
+        session: Session,
+        /// What the member is called.
+        name: String,
+    },
+    /// Nobody in this mesh has that key.
+    Unknown,
+    /// The member was revoked or has left.
+    Inactive,
+}
+
+/// What an accept transaction did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchDone {
+    /// One per item, in order.
+    pub verdicts: Vec<Verdict>,
+    /// Members and queues that have something new.
+    pub recipients: Vec<Uuid>,
+}
+
+/// A message on its way to a recipient, or in history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// Its number in the mesh's history.
+    pub seq: i64,
+    /// Its name.
+    pub broker_message_id: BrokerMessageId,
+    /// The sender's name for it.
+    pub client_message_id: ClientMessageId,
+    /// Who sent it.
+    pub sender_member_id: MemberId,
+    /// What the sender is called.
+    pub sender_name: String,
+    /// The sender's current public key.
+    pub sender_pubkey: String,
+    /// Where it was sent.
+    pub destination: Destination,
+    /// What it replies to.
+    pub reply_to_id: Option<String>,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Canonical JSON, or empty.
+    pub meta: String,
+    /// The body.
+    pub body: Vec<u8>,
+    /// Of a sealed body.
+    pub body_commitment: Option<[u8; 32]>,
+    /// When the broker accepted it.
+    pub accepted_at: UnixMs,
+}
+
+/// Calls the same method of whichever store it is.
+impl Store {
+    /// Which life of the store this is: a restore from backup changes it.
+    pub async fn store_epoch(&self) -> Result<String, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.store_epoch().await,
+            Self::Postgres(store) => store.store_epoch().await,
+        }
+    }
+
+    /// Makes a mesh with its owner. `false` when the slug is taken.
+    pub async fn mesh_create(
+        &self,
+        mesh_id: MeshId,
+        slug: &str,
+        owner: &NewMember,
+        now: UnixMs,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.mesh_create(mesh_id, slug, owner, now).await,
+            Self::Postgres(store) => store.mesh_create(mesh_id, slug, owner, now).await,
+        }
+    }
+
+    /// The mesh of that name.
+    pub async fn mesh_find(&self, slug: &str) -> Result<Option<Mesh>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.mesh_find(slug).await,
+            Self::Postgres(store) => store.mesh_find(slug).await,
+        }
+    }
+
+    /// Lets somebody in.
+    pub async fn member_add(
+        &self,
+        mesh_id: MeshId,
+        member: &NewMember,
+        now: UnixMs,
+    ) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.member_add(mesh_id, member, now).await,
+            Self::Postgres(store) => store.member_add(mesh_id, member, now).await,
+        }
+    }
+
+    /// Throws a member out, or lets it go. `false` when there is no such active member.
+    pub async fn member_end(
+        &self,
+        mesh_id: MeshId,
+        member_id: MemberId,
+        status: MemberStatus,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.member_end(mesh_id, member_id, status).await,
+            Self::Postgres(store) => store.member_end(mesh_id, member_id, status).await,
+        }
+    }
+
+    /// Makes a topic, unless it is there.
+    pub async fn topic_create(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        now: UnixMs,
+    ) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.topic_create(mesh_id, name, now).await,
+            Self::Postgres(store) => store.topic_create(mesh_id, name, now).await,
+        }
+    }
+
+    /// Subscribes a member, unless it is. `false` when there is no such topic.
+    pub async fn topic_subscribe(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        member_id: MemberId,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.topic_subscribe(mesh_id, name, member_id).await,
+            Self::Postgres(store) => store.topic_subscribe(mesh_id, name, member_id).await,
+        }
+    }
+
+    /// Makes a work queue, unless it is there.
+    pub async fn queue_create(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        queue_id: QueueId,
+        now: UnixMs,
+    ) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.queue_create(mesh_id, name, queue_id, now).await,
+            Self::Postgres(store) => store.queue_create(mesh_id, name, queue_id, now).await,
+        }
+    }
+
+    /// Raises the daemon's epoch. Waits for every accept that holds the old one, so that none can
+    /// commit afterwards (mesh.md §10).
+    pub async fn hello(&self, new: &NewSession) -> Result<Greeted, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.hello(new).await,
+            Self::Postgres(store) => store.hello(new).await,
+        }
+    }
+
+    /// B0, and `resolve`: which of these ids are held, in the order asked.
+    pub async fn dedupe_look_up(
+        &self,
+        mesh_id: MeshId,
+        member_id: MemberId,
+        ids: &[ClientMessageId],
+    ) -> Result<Vec<Option<Held>>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.dedupe_look_up(mesh_id, member_id, ids).await,
+            Self::Postgres(store) => store.dedupe_look_up(mesh_id, member_id, ids).await,
+        }
+    }
+
+    /// B2 and B3 for a whole batch: all five effects of what is accepted, in one commit.
+    pub async fn accept(&self, batch: &Arc<AcceptBatch>) -> Result<BatchDone, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.accept(batch).await,
+            Self::Postgres(store) => store.accept(batch).await,
+        }
+    }
+
+    /// What waits for a recipient after `after_seq`, in order.
+    pub async fn deliveries(
+        &self,
+        mesh_id: MeshId,
+        recipient: Uuid,
+        after_seq: i64,
+        limit: i64,
+    ) -> Result<Vec<Delivery>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.deliveries(mesh_id, recipient, after_seq, limit).await,
+            Self::Postgres(store) => store.deliveries(mesh_id, recipient, after_seq, limit).await,
+        }
+    }
+
+    /// The recipient has everything up to `seq`. Says how many deliveries that ended.
+    pub async fn deliveries_done(
+        &self,
+        mesh_id: MeshId,
+        recipient: Uuid,
+        seq: i64,
+    ) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.deliveries_done(mesh_id, recipient, seq).await,
+            Self::Postgres(store) => store.deliveries_done(mesh_id, recipient, seq).await,
+        }
+    }
+}
+
+/// A delivery's columns as they were read; [`RawDelivery::checked`] makes sense of them.
+struct RawDelivery {
+    seq: i64,
+    broker_message_id: BrokerMessageId,
+    sender_member_id: MemberId,
+    sender_name: String,
+    sender_pubkey: Option<String>,
+    destination_kind: String,
+    client_message_id: Option<String>,
+    destination_ref: Option<String>,
+    reply_to_id: Option<String>,
+    priority: Option<i64>,
+    meta: Option<String>,
+    body: Option<Vec<u8>>,
+    body_commitment: Option<[u8; 32]>,
+    accepted_at: UnixMs,
+}
+
+impl RawDelivery {
+    /// An impossible combination is `Corrupt`, never a panic.
+    fn checked(self) -> Result<Delivery, StoreError> {
+        let id = self.broker_message_id.to_string();
+        let corrupt = |what: &str| StoreError::Corrupt {
+            table: "delivery_queue",
+            id: id.clone(),
+            what: what.to_owned(),
+        };
+        let kind = DestinationKind::parse(&self.destination_kind);
+        let kind = kind.ok_or_else(|| corrupt("the destination's kind is unknown"))?;
+        let reference = self.destination_ref.ok_or_else(|| corrupt("the message is missing"))?;
+        let destination = Destination::new(kind, reference);
+        let client_message_id = ClientMessageId::parse(&self.client_message_id.unwrap_or_default());
+        Ok(Delivery {
+            seq: self.seq,
+            broker_message_id: self.broker_message_id,
+            client_message_id: client_message_id.map_err(|refusal| corrupt(&refusal.detail))?,
+            sender_member_id: self.sender_member_id,
+            sender_name: self.sender_name,
+            sender_pubkey: self.sender_pubkey.unwrap_or_default(),
+            destination: destination.map_err(|refusal| corrupt(&refusal.detail))?,
+            reply_to_id: self.reply_to_id,
+            priority: self
+                .priority
+                .and_then(Priority::from_rank)
+                .ok_or_else(|| corrupt("the priority is unknown"))?,
+            meta: self.meta.unwrap_or_default(),
+            body: self.body.unwrap_or_default(),
+            body_commitment: self.body_commitment,
+            accepted_at: self.accepted_at,
+        })
+    }
+}
+
+impl DedupeMode {
+    /// Reads a mesh's two columns.
+    fn read(slug: &str, mode: &str, days: i64) -> Result<Self, StoreError> {
+        match (mode, u32::try_from(days)) {
+            ("permanent", _) => Ok(Self::Permanent),
+            ("retention_scoped", Ok(days)) => Ok(Self::RetentionScoped { days }),
+            _ => Err(StoreError::Corrupt {
+                table: "mesh",
+                id: slug.to_owned(),
+                what: format!("dedupe mode {mode:?} of {days} days"),
+            }),
+        }
+    }
+}

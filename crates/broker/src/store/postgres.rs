@@ -1,0 +1,84 @@
+//! The broker's tables in PostgreSQL: any number of brokers share one database. The files are
+//! those of `sqlite/`; what differs beyond the dialect is said where it does.
+
+mod accept;
+mod dedupe;
+mod delivery;
+mod mesh;
+mod session;
+
+use semel_core::clock::UnixMs;
+use semel_store::migration::{Migration, MigrationSet};
+use semel_store::postgres::{Postgres, PostgresOptions};
+use semel_store::{OpenError, StoreError, statements};
+
+/// The schema.
+const MIGRATIONS: MigrationSet = MigrationSet {
+    component: "broker",
+    migrations: &[Migration {
+        version: 1,
+        name: "mesh",
+        sql: include_str!("../../migrations/postgres/0001_mesh.sql"),
+    }],
+};
+
+statements! {
+    STORE_EPOCH = "
+        SELECT store_epoch
+          FROM mesh.store
+         WHERE one = 1";
+
+    STORE_BORN = "
+        INSERT INTO mesh.store (one, store_epoch)
+        VALUES (1, $1)
+            ON CONFLICT DO NOTHING";
+}
+
+/// A broker's PostgreSQL database.
+#[derive(Clone)]
+pub struct PostgresStore {
+    postgres: Postgres,
+}
+
+impl PostgresStore {
+    /// Connects and migrates; a new database gets `store_epoch`.
+    pub async fn open(
+        options: PostgresOptions,
+        store_epoch: &str,
+        now: UnixMs,
+    ) -> Result<Self, OpenError> {
+        let postgres = Postgres::open(options, &[MIGRATIONS], now.0).await?;
+        let store = Self { postgres };
+        let born = store.execute(STORE_BORN, &[&store_epoch]).await;
+        born.map_err(|error| OpenError::Postgres(error.chain().into()))?;
+        Ok(store)
+    }
+
+    /// Statements sent since the start.
+    pub fn statements_sent(&self) -> u64 {
+        self.postgres.statements_sent()
+    }
+
+    pub(super) async fn store_epoch(&self) -> Result<String, StoreError> {
+        let tx = self.postgres.snapshot().await?;
+        let row = tx.query_opt(STORE_EPOCH, &[]).await?;
+        let row = row.ok_or(StoreError::Corrupt {
+            table: "store",
+            id: "1".to_owned(),
+            what: "the store has no epoch".to_owned(),
+        })?;
+        Ok(row.try_get(0)?)
+    }
+
+    /// One statement in a transaction of its own.
+    async fn execute(&self, sql: &str, by: Parameters<'_>) -> Result<u64, StoreError> {
+        let run = async || {
+            let tx = self.postgres.begin().await?;
+            let rows = tx.execute(sql, by).await?;
+            tx.commit().await.map(|()| rows)
+        };
+        self.postgres.retry(run).await
+    }
+}
+
+type Parameters<'p> = &'p [&'p (dyn tokio_postgres::types::ToSql + Sync)];

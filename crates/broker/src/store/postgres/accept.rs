@@ -1,0 +1,442 @@
+//! The accept transaction (mesh.md §7, B2 and B3): a constant number of statements, whatever the
+//! size of the batch.
+//!
+//! Differs from sqlite: other brokers write at the same time. So the session rows are locked
+//! first and held to the end; ids are claimed by inserting in key order, and those that were not
+//! claimed are read by a *new* statement (one with both would see neither row in a race); the
+//! mesh's counter comes last, in one round trip with what is keyed by it and COMMIT, so that
+//! history numbers are given in the order of commits and nobody waits for the counter for long.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use semel_core::clock::UnixMs;
+use semel_core::envelope::DestinationKind;
+use semel_store::postgres::Transaction;
+use semel_store::{StoreError, statements};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::PostgresStore;
+use super::dedupe::held_in_tx;
+use crate::accept::{
+    AcceptBatch, AcceptItem, Claim, Decision, Epoch, Held, Standing, Target, Verdict, decide,
+};
+use crate::limits::CLAIM_ROUNDS_MAX;
+use crate::store::BatchDone;
+
+statements! {
+    SESSIONS = "
+        SELECT member_id, instance_id, session_epoch
+          FROM mesh.session
+         WHERE mesh_id = $1
+           AND (member_id, instance_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
+         ORDER BY member_id, instance_id
+           FOR SHARE";
+
+    CLAIM = "
+        INSERT INTO mesh.client_message_dedupe (mesh_id, sender_member_id, client_message_id,
+                                                broker_message_id, request_fingerprint,
+                                                destination_kind, destination_ref,
+                                                first_seen_at, expires_at)
+        SELECT $1, new.sender, new.id, new.message, new.fingerprint, new.kind, new.reference,
+               $8, $9
+          FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::bytea[], $6::text[], $7::text[])
+               AS new (sender, id, message, fingerprint, kind, reference)
+         ORDER BY new.sender, new.id
+            ON CONFLICT DO NOTHING
+     RETURNING broker_message_id";
+
+    SENDERS = "
+        SELECT member_id
+          FROM mesh.member
+         WHERE mesh_id = $1
+           AND member_id = ANY ($2)
+           AND status = 'active'";
+
+    TARGETS = "
+        SELECT asked.number::bigint, topic.name IS NOT NULL,
+               subscription.member_id IS NOT NULL, recipient.member_id, queue.queue_id
+          FROM unnest($2::text[], $3::text[], $4::uuid[])
+               WITH ORDINALITY AS asked (kind, reference, sender, number)
+          LEFT JOIN mesh.topic
+                 ON asked.kind = 'topic' AND topic.mesh_id = $1 AND topic.name = asked.reference
+          LEFT JOIN mesh.topic_subscription AS subscription
+                 ON asked.kind = 'topic' AND subscription.mesh_id = $1
+                AND subscription.topic = asked.reference
+                AND subscription.member_id = asked.sender
+          LEFT JOIN mesh.member_key AS named
+                 ON asked.kind = 'dm' AND named.mesh_id = $1 AND named.pubkey = asked.reference
+                AND named.status IN ('current', 'rotated_out')
+          LEFT JOIN mesh.member AS recipient
+                 ON recipient.mesh_id = $1 AND recipient.member_id = named.member_id
+                AND recipient.status = 'active'
+          LEFT JOIN mesh.queue
+                 ON asked.kind = 'queue' AND queue.mesh_id = $1 AND queue.name = asked.reference";
+
+    TAKE_BACK = "
+        DELETE FROM mesh.client_message_dedupe
+         WHERE mesh_id = $1
+           AND (sender_member_id, client_message_id)
+               IN (SELECT * FROM unnest($2::uuid[], $3::text[]))";
+
+    TOPIC_MESSAGES = "
+        INSERT INTO mesh.topic_message (mesh_id, broker_message_id, sender_member_id,
+                                        client_message_id, topic, reply_to_id, priority, meta,
+                                        body, body_commitment, accepted_at)
+        SELECT $1, new.message, new.sender, new.id, new.reference, new.reply_to, new.priority,
+               new.meta, new.body, new.commitment, $12
+          FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[],
+                      $8::smallint[], $9::text[], $10::bytea[], $11::bytea[])
+               AS new (message, sender, id, kind, reference, reply_to, priority, meta, body,
+                       commitment)
+         WHERE new.kind = 'topic'";
+
+    DIRECT_MESSAGES = "
+        INSERT INTO mesh.message_queue (mesh_id, broker_message_id, sender_member_id,
+                                        client_message_id, destination_kind, destination_ref,
+                                        reply_to_id, priority, meta, body, body_commitment,
+                                        accepted_at)
+        SELECT $1, new.message, new.sender, new.id, new.kind, new.reference, new.reply_to,
+               new.priority, new.meta, new.body, new.commitment, $12
+          FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[],
+                      $8::smallint[], $9::text[], $10::bytea[], $11::bytea[])
+               AS new (message, sender, id, kind, reference, reply_to, priority, meta, body,
+                       commitment)
+         WHERE new.kind <> 'topic'";
+
+    /// The counter and everything that is keyed by it.
+    NUMBERED = "
+        WITH counter AS (
+            UPDATE mesh.mesh
+               SET next_seq = next_seq + $2
+             WHERE mesh_id = $1
+         RETURNING next_seq - $2 AS first
+        ), accepted AS (
+            SELECT counter.first + new.number - 1 AS seq, new.message, new.sender, new.kind,
+                   new.reference, new.recipient
+              FROM counter,
+                   unnest($3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::uuid[])
+                   WITH ORDINALITY
+                   AS new (message, sender, kind, reference, recipient, number)
+        ), history AS (
+            INSERT INTO mesh.message_history (mesh_id, seq, broker_message_id,
+                                              sender_member_id, destination_kind)
+            SELECT $1, seq, message, sender, kind
+              FROM accepted
+        ), mentions AS (
+            INSERT INTO mesh.mention_index (mesh_id, member_id, seq)
+            SELECT DISTINCT $1::uuid, named.member_id, accepted.seq
+              FROM unnest($8::uuid[], $9::text[]) AS mention (message, pubkey)
+              JOIN accepted ON accepted.message = mention.message
+              JOIN mesh.member_key AS named
+                ON named.mesh_id = $1 AND named.pubkey = mention.pubkey
+               AND named.status IN ('current', 'rotated_out')
+              JOIN mesh.member AS mentioned
+                ON mentioned.mesh_id = $1 AND mentioned.member_id = named.member_id
+               AND mentioned.status = 'active'
+        ), deliveries AS (
+            INSERT INTO mesh.delivery_queue (mesh_id, recipient, seq)
+            SELECT $1, recipient, seq
+              FROM accepted
+             WHERE kind <> 'topic'
+             UNION ALL
+            SELECT $1, subscription.member_id, accepted.seq
+              FROM accepted
+              JOIN mesh.topic_subscription AS subscription
+                ON subscription.mesh_id = $1 AND subscription.topic = accepted.reference
+             WHERE accepted.kind = 'topic'
+         RETURNING recipient
+        )
+        SELECT (SELECT first FROM counter), ARRAY (SELECT DISTINCT recipient FROM deliveries)";
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn accept(
+        &self,
+        batch: &Arc<AcceptBatch>,
+    ) -> Result<BatchDone, StoreError> {
+        let repeated = first_repeated(&batch.items);
+        let (now, later) = batch.items.split_at(repeated);
+        if later.is_empty() {
+            return self.accept_distinct(batch).await;
+        }
+        let part = |items: &[AcceptItem]| {
+            Arc::new(AcceptBatch { items: items.to_vec(), ..(**batch).clone() })
+        };
+        let mut done = self.accept_distinct(&part(now)).await?;
+        let rest = Box::pin(self.accept(&part(later))).await?;
+        done.verdicts.extend(rest.verdicts);
+        done.recipients.extend(rest.recipients);
+        Ok(done)
+    }
+
+    /// Runs the transaction until it is decided: again when a claim lost to a row that vanished,
+    /// and again after a COMMIT without an answer, when the claim finds what that one left.
+    async fn accept_distinct(&self, batch: &AcceptBatch) -> Result<BatchDone, StoreError> {
+        let mut uncertain = None;
+        for _ in 0..CLAIM_ROUNDS_MAX {
+            match self.postgres.retry(|| self.accept_once(batch)).await {
+                Ok(Some(done)) => return Ok(done),
+                Ok(None) => {}
+                Err(error @ StoreError::Uncertain { .. }) => uncertain = Some(error),
+                // Nothing definite may be said of a batch that may have been committed.
+                Err(error) => return Err(uncertain.unwrap_or(error)),
+            }
+        }
+        Err(uncertain.unwrap_or(StoreError::Contended { runs: CLAIM_ROUNDS_MAX }))
+    }
+
+    /// `None` when a claim was lost to a row that is not there any more.
+    async fn accept_once(&self, batch: &AcceptBatch) -> Result<Option<BatchDone>, StoreError> {
+        let tx = self.postgres.begin().await?;
+        let facts = Facts::read(&tx, batch).await?;
+        let Some(decided) = facts.decide(batch) else { return Ok(None) };
+        let accepted: Vec<usize> = (0..decided.len()).filter(|n| decided[*n].is_none()).collect();
+        if accepted.is_empty() {
+            // Dropping the transaction takes back whatever was claimed.
+            let verdicts = decided.into_iter().flatten().collect();
+            return Ok(Some(BatchDone { verdicts, recipients: Vec::new() }));
+        }
+        let refused = facts.claimed.iter().filter(|n| decided[**n].is_some());
+        let refused: Vec<&AcceptItem> = refused.map(|n| &batch.items[*n]).collect();
+        if !refused.is_empty() {
+            take_back_in_tx(&tx, batch, &refused).await?;
+        }
+        let items: Vec<(&AcceptItem, Option<Uuid>)> =
+            accepted.iter().map(|n| (&batch.items[*n], facts.targets[*n].1)).collect();
+        messages_in_tx(&tx, batch, &items).await?;
+        let (first_seq, recipients) = numbered_and_commit(tx, batch, &items).await?;
+        let mut numbers = first_seq..;
+        let verdicts = decided.into_iter().enumerate().map(|(n, verdict)| {
+            verdict.unwrap_or_else(|| Verdict::Accepted {
+                broker_message_id: batch.items[n].broker_message_id,
+                history_id: numbers.next().unwrap_or(first_seq),
+            })
+        });
+        Ok(Some(BatchDone { verdicts: verdicts.collect(), recipients }))
+    }
+}
+
+/// What was read inside the transaction, by item.
+struct Facts {
+    epochs: HashMap<(Uuid, Uuid), i64>,
+    /// Items whose claim was inserted.
+    claimed: HashSet<usize>,
+    held: HashMap<(Uuid, String), Held>,
+    active: HashSet<Uuid>,
+    targets: Vec<(Target, Option<Uuid>)>,
+}
+
+impl Facts {
+    async fn read(tx: &Transaction, batch: &AcceptBatch) -> Result<Self, StoreError> {
+        let mesh = batch.mesh_id.as_uuid();
+        let items = &batch.items;
+        let senders: Vec<Uuid> = items.iter().map(|i| i.session.member_id.as_uuid()).collect();
+        let instances: Vec<Uuid> = items.iter().map(|i| i.session.instance_id.as_uuid()).collect();
+        let ids: Vec<&str> = items.iter().map(|i| i.client_message_id.as_str()).collect();
+        let messages: Vec<Uuid> = items.iter().map(|i| i.broker_message_id.as_uuid()).collect();
+        let prints: Vec<&[u8]> = items.iter().map(|i| i.fingerprint.0.as_slice()).collect();
+        let kinds: Vec<&str> =
+            items.iter().map(|i| i.envelope.destination().kind().as_str()).collect();
+        let names: Vec<&str> = items.iter().map(|i| i.envelope.destination().reference()).collect();
+        let expires_at: Option<i64> = batch.expires_at.map(|UnixMs(at)| at);
+        tx.prepare(&[SESSIONS, CLAIM, SENDERS, TARGETS]).await?;
+        let sessions: super::Parameters<'_> = &[&mesh, &senders, &instances];
+        #[rustfmt::skip]
+        let claims: super::Parameters<'_> = &[
+            &mesh, &senders, &ids, &messages, &prints, &kinds, &names, &batch.now.0, &expires_at,
+        ];
+        let active: super::Parameters<'_> = &[&mesh, &senders];
+        let targets: super::Parameters<'_> = &[&mesh, &kinds, &names, &senders];
+        // Sent together, and run by the server in this order: the sessions' locks come first.
+        let (sessions, claims, active, targets) = tokio::try_join!(
+            biased;
+            tx.query(SESSIONS, sessions),
+            tx.query(CLAIM, claims),
+            tx.query(SENDERS, active),
+            tx.query(TARGETS, targets),
+        )?;
+        let won: HashSet<Uuid> = column(&claims, 0)?;
+        let claimed: HashSet<usize> =
+            (0..items.len()).filter(|n| won.contains(&messages[*n])).collect();
+        let lost: Vec<(Uuid, &str)> = (0..items.len())
+            .filter(|n| !claimed.contains(n))
+            .map(|n| (senders[n], ids[n]))
+            .collect();
+        let held = held_in_tx(tx, batch.mesh_id, &lost).await?;
+        let epochs = sessions
+            .iter()
+            .map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?)))
+            .collect::<Result<_, StoreError>>()?;
+        let targets = target_rows(batch, &targets)?;
+        Ok(Self { epochs, claimed, held, active: column(&active, 0)?, targets })
+    }
+
+    /// A verdict per item, `None` where it is accepted; nothing at all when a claim was lost to
+    /// nobody: the other side rolled back, or a sweep was there.
+    fn decide(&self, batch: &AcceptBatch) -> Option<Vec<Option<Verdict>>> {
+        batch.items.iter().enumerate().map(|(n, item)| self.decide_one(n, item)).collect()
+    }
+
+    fn decide_one(&self, n: usize, item: &AcceptItem) -> Option<Option<Verdict>> {
+        let session = &item.session;
+        let (sender, instance) = (session.member_id.as_uuid(), session.instance_id.as_uuid());
+        let current = self.epochs.get(&(sender, instance)) == Some(&session.epoch);
+        let epoch = if current { Epoch::Current } else { Epoch::Stale };
+        let active = self.active.contains(&sender);
+        let standing = if active { Standing::Active } else { Standing::Inactive };
+        let held = self.held.get(&(sender, item.client_message_id.to_string()));
+        let claim = match (self.claimed.contains(&n), held) {
+            (true, _) => Claim::Won,
+            (false, Some(held)) => Claim::held(held, &item.fingerprint),
+            (false, None) => return None,
+        };
+        let decision = decide(epoch, claim, standing, self.targets[n].0);
+        Some(match (decision, held) {
+            (Decision::Accept, _) => None,
+            (Decision::Close, _) => Some(Verdict::Stale),
+            (Decision::Refuse(code), _) => Some(Verdict::Refused(code)),
+            (Decision::Duplicate, Some(held)) => Some(duplicate(item, held)),
+            (Decision::Reused, Some(held)) => Some(Verdict::Reused(held.clone())),
+            (Decision::Duplicate | Decision::Reused, None) => return None,
+        })
+    }
+}
+
+/// A row that carries this very item's message id is what an earlier run of it left behind.
+fn duplicate(item: &AcceptItem, held: &Held) -> Verdict {
+    match held.history_id {
+        Some(history_id) if held.broker_message_id == item.broker_message_id => {
+            Verdict::Accepted { broker_message_id: held.broker_message_id, history_id }
+        }
+        Some(_) | None => Verdict::Duplicate(held.clone()),
+    }
+}
+
+fn column<T>(rows: &[Row], number: usize) -> Result<HashSet<T>, StoreError>
+where
+    T: for<'a> tokio_postgres::types::FromSql<'a> + std::hash::Hash + Eq,
+{
+    rows.iter().map(|row| Ok(row.try_get(number)?)).collect()
+}
+
+fn target_rows(
+    batch: &AcceptBatch,
+    rows: &[Row],
+) -> Result<Vec<(Target, Option<Uuid>)>, StoreError> {
+    let mut targets = vec![(Target::NoTopic, None); batch.items.len()];
+    for row in rows {
+        let number: i64 = row.try_get(0)?;
+        let n = usize::try_from(number - 1).unwrap_or(usize::MAX);
+        let (Some(item), Some(target)) = (batch.items.get(n), targets.get_mut(n)) else { continue };
+        let (topic, subscribed): (bool, bool) = (row.try_get(1)?, row.try_get(2)?);
+        let (member, queue): (Option<Uuid>, Option<Uuid>) = (row.try_get(3)?, row.try_get(4)?);
+        *target = match (item.envelope.destination().kind(), topic, subscribed, member, queue) {
+            (DestinationKind::Topic, false, _, _, _) => (Target::NoTopic, None),
+            (DestinationKind::Topic, true, false, _, _) => (Target::NotSubscribed, None),
+            (DestinationKind::Topic, true, true, _, _) => (Target::Ready, None),
+            (DestinationKind::Dm, _, _, None, _) => (Target::NoRecipient, None),
+            (DestinationKind::Dm, _, _, member, _) => (Target::Ready, member),
+            (DestinationKind::Queue, _, _, _, None) => (Target::NoQueue, None),
+            (DestinationKind::Queue, _, _, _, queue) => (Target::Ready, queue),
+        };
+    }
+    Ok(targets)
+}
+
+async fn take_back_in_tx(
+    tx: &Transaction,
+    batch: &AcceptBatch,
+    refused: &[&AcceptItem],
+) -> Result<(), StoreError> {
+    let senders: Vec<Uuid> = refused.iter().map(|i| i.session.member_id.as_uuid()).collect();
+    let ids: Vec<&str> = refused.iter().map(|i| i.client_message_id.as_str()).collect();
+    tx.execute(TAKE_BACK, &[&batch.mesh_id.as_uuid(), &senders, &ids]).await.map(drop)
+}
+
+async fn messages_in_tx(
+    tx: &Transaction,
+    batch: &AcceptBatch,
+    items: &[(&AcceptItem, Option<Uuid>)],
+) -> Result<(), StoreError> {
+    let of = |items: &[(&AcceptItem, Option<Uuid>)], f: fn(&AcceptItem) -> Uuid| -> Vec<Uuid> {
+        items.iter().map(|(item, _)| f(item)).collect()
+    };
+    let messages = of(items, |item| item.broker_message_id.as_uuid());
+    let senders = of(items, |item| item.session.member_id.as_uuid());
+    let ids: Vec<&str> = items.iter().map(|(i, _)| i.client_message_id.as_str()).collect();
+    let envelopes = || items.iter().map(|(item, _)| &item.envelope);
+    let kinds: Vec<&str> = envelopes().map(|e| e.destination().kind().as_str()).collect();
+    let names: Vec<&str> = envelopes().map(|e| e.destination().reference()).collect();
+    let replies: Vec<Option<&str>> = envelopes().map(|e| e.reply_to_id()).collect();
+    let priorities: Vec<i16> =
+        envelopes().map(|e| i16::try_from(e.priority().rank()).unwrap_or(i16::MAX)).collect();
+    let metas: Vec<&str> = envelopes().map(|e| e.meta().as_str()).collect();
+    let bodies: Vec<&[u8]> = envelopes().map(|e| e.body()).collect();
+    let commitments: Vec<Option<&[u8]>> =
+        items.iter().map(|(i, _)| i.body_commitment.as_ref().map(<[u8; 32]>::as_slice)).collect();
+    let mesh = batch.mesh_id.as_uuid();
+    let columns: super::Parameters<'_> = &[
+        &mesh,
+        &messages,
+        &senders,
+        &ids,
+        &kinds,
+        &names,
+        &replies,
+        &priorities,
+        &metas,
+        &bodies,
+        &commitments,
+        &batch.now.0,
+    ];
+    tokio::try_join!(tx.execute(TOPIC_MESSAGES, columns), tx.execute(DIRECT_MESSAGES, columns))?;
+    Ok(())
+}
+
+/// The last round trip: the first history number of the batch, and who has something new.
+async fn numbered_and_commit(
+    tx: Transaction,
+    batch: &AcceptBatch,
+    items: &[(&AcceptItem, Option<Uuid>)],
+) -> Result<(i64, Vec<Uuid>), StoreError> {
+    let messages: Vec<Uuid> = items.iter().map(|(i, _)| i.broker_message_id.as_uuid()).collect();
+    let senders: Vec<Uuid> = items.iter().map(|(i, _)| i.session.member_id.as_uuid()).collect();
+    let destinations = || items.iter().map(|(item, _)| item.envelope.destination());
+    let kinds: Vec<&str> = destinations().map(|d| d.kind().as_str()).collect();
+    let names: Vec<&str> = destinations().map(|d| d.reference()).collect();
+    let recipients: Vec<Option<Uuid>> = items.iter().map(|(_, recipient)| *recipient).collect();
+    let mentions = || items.iter().flat_map(|(i, _)| i.mentions.iter().map(move |key| (i, key)));
+    let mentioning: Vec<Uuid> = mentions().map(|(i, _)| i.broker_message_id.as_uuid()).collect();
+    let mentioned: Vec<&str> = mentions().map(|(_, pubkey)| pubkey.as_str()).collect();
+    let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
+    let by: super::Parameters<'_> = &[
+        &batch.mesh_id.as_uuid(),
+        &count,
+        &messages,
+        &senders,
+        &kinds,
+        &names,
+        &recipients,
+        &mentioning,
+        &mentioned,
+    ];
+    let rows = tx.query_and_commit(NUMBERED, by).await?;
+    let corrupt = || StoreError::Corrupt {
+        table: "mesh",
+        id: batch.mesh_id.to_string(),
+        what: "the mesh has no counter".to_owned(),
+    };
+    let row = rows.first().ok_or_else(corrupt)?;
+    let first: Option<i64> = row.try_get(0)?;
+    Ok((first.ok_or_else(corrupt)?, row.try_get(1)?))
+}
+
+/// Where an id occurs for the second time. It is answered from its first occurrence, and what comes
+/// after it must not overtake it, so the batch is cut there.
+fn first_repeated(items: &[AcceptItem]) -> usize {
+    let mut seen = HashSet::new();
+    let mut keys = items.iter().map(|item| (item.session.member_id, &item.client_message_id));
+    keys.position(|key| !seen.insert(key)).unwrap_or(items.len())
+}

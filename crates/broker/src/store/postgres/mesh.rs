@@ -1,0 +1,174 @@
+//! The tables `mesh`, `member`, `member_key`, `topic`, `topic_subscription` and `queue`.
+
+use semel_core::clock::UnixMs;
+use semel_core::id::{MemberId, MeshId, QueueId, UuidId};
+use semel_store::postgres::Transaction;
+use semel_store::{StoreError, statements};
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use crate::accept::DedupeMode;
+use crate::store::{MemberStatus, Mesh, NewMember};
+
+statements! {
+    MESH_INSERT = "
+        INSERT INTO mesh.mesh (mesh_id, slug, created_at)
+        VALUES ($1, $2, $3)
+            ON CONFLICT DO NOTHING";
+
+    MESH_FIND = "
+        SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
+               inline_bytes, blob_bytes
+          FROM mesh.mesh
+         WHERE slug = $1";
+
+    MEMBER_INSERT = "
+        INSERT INTO mesh.member (mesh_id, member_id, name, role, status, joined_at)
+        VALUES ($1, $2, $3, $4, 'active', $5)";
+
+    KEY_INSERT = "
+        INSERT INTO mesh.member_key (mesh_id, key_id, member_id, pubkey, status, created_at)
+        VALUES ($1, $2, $3, $4, 'current', $5)";
+
+    MEMBER_END = "
+        UPDATE mesh.member
+           SET status = $3
+         WHERE mesh_id = $1
+           AND member_id = $2
+           AND status = 'active'";
+
+    TOPIC_INSERT = "
+        INSERT INTO mesh.topic (mesh_id, name, created_at)
+        VALUES ($1, $2, $3)
+            ON CONFLICT DO NOTHING";
+
+    TOPIC_FIND = "
+        SELECT 1
+          FROM mesh.topic
+         WHERE mesh_id = $1
+           AND name = $2";
+
+    SUBSCRIBE = "
+        INSERT INTO mesh.topic_subscription (mesh_id, topic, member_id)
+        VALUES ($1, $2, $3)
+            ON CONFLICT DO NOTHING";
+
+    QUEUE_INSERT = "
+        INSERT INTO mesh.queue (mesh_id, name, queue_id, created_at)
+        VALUES ($1, $2, $3, $4)
+            ON CONFLICT DO NOTHING";
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn mesh_create(
+        &self,
+        mesh_id: MeshId,
+        slug: &str,
+        owner: &NewMember,
+        now: UnixMs,
+    ) -> Result<bool, StoreError> {
+        let tx = self.postgres.begin().await?;
+        let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &slug, &now.0];
+        let made = tx.execute(MESH_INSERT, by).await? == 1;
+        if made {
+            member_insert_in_tx(&tx, mesh_id, owner, now).await?;
+        }
+        tx.commit().await.map(|()| made)
+    }
+
+    pub(in crate::store) async fn mesh_find(&self, slug: &str) -> Result<Option<Mesh>, StoreError> {
+        let tx = self.postgres.snapshot().await?;
+        let row = tx.query_opt(MESH_FIND, &[&slug]).await?;
+        row.as_ref().map(mesh).transpose()
+    }
+
+    pub(in crate::store) async fn member_add(
+        &self,
+        mesh_id: MeshId,
+        member: &NewMember,
+        now: UnixMs,
+    ) -> Result<(), StoreError> {
+        let tx = self.postgres.begin().await?;
+        member_insert_in_tx(&tx, mesh_id, member, now).await?;
+        tx.commit().await
+    }
+
+    pub(in crate::store) async fn member_end(
+        &self,
+        mesh_id: MeshId,
+        member_id: MemberId,
+        status: MemberStatus,
+    ) -> Result<bool, StoreError> {
+        let (mesh, member, status) = (mesh_id.as_uuid(), member_id.as_uuid(), status.as_str());
+        Ok(self.execute(MEMBER_END, &[&mesh, &member, &status]).await? == 1)
+    }
+
+    pub(in crate::store) async fn topic_create(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        now: UnixMs,
+    ) -> Result<(), StoreError> {
+        self.execute(TOPIC_INSERT, &[&mesh_id.as_uuid(), &name, &now.0]).await.map(drop)
+    }
+
+    pub(in crate::store) async fn topic_subscribe(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        member_id: MemberId,
+    ) -> Result<bool, StoreError> {
+        let (mesh, member) = (mesh_id.as_uuid(), member_id.as_uuid());
+        let tx = self.postgres.begin().await?;
+        let found = tx.query_opt(TOPIC_FIND, &[&mesh, &name]).await?.is_some();
+        if found {
+            tx.execute(SUBSCRIBE, &[&mesh, &name, &member]).await?;
+        }
+        tx.commit().await.map(|()| found)
+    }
+
+    pub(in crate::store) async fn queue_create(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        queue_id: QueueId,
+        now: UnixMs,
+    ) -> Result<(), StoreError> {
+        let (mesh, queue) = (mesh_id.as_uuid(), queue_id.as_uuid());
+        self.execute(QUEUE_INSERT, &[&mesh, &name, &queue, &now.0]).await.map(drop)
+    }
+}
+
+async fn member_insert_in_tx(
+    tx: &Transaction,
+    mesh_id: MeshId,
+    member: &NewMember,
+    now: UnixMs,
+) -> Result<(), StoreError> {
+    let (mesh, id, role) = (mesh_id.as_uuid(), member.member_id.as_uuid(), member.role.as_str());
+    tx.execute(MEMBER_INSERT, &[&mesh, &id, &member.name, &role, &now.0]).await?;
+    tx.execute(KEY_INSERT, &[&mesh, &member.key_id, &id, &member.pubkey, &now.0]).await?;
+    Ok(())
+}
+
+fn mesh(row: &Row) -> Result<Mesh, StoreError> {
+    let slug: String = row.try_get(1)?;
+    let dedupe = DedupeMode::read(&slug, row.try_get(2)?, row.try_get(3)?)?;
+    let number = |column: usize| -> Result<u32, StoreError> {
+        let number: i64 = row.try_get(column)?;
+        u32::try_from(number).map_err(|_| StoreError::Corrupt {
+            table: "mesh",
+            id: slug.clone(),
+            what: format!("column {column} is {number}"),
+        })
+    };
+    Ok(Mesh {
+        mesh_id: UuidId::new(row.try_get(0)?),
+        dedupe,
+        rate_limit: number(4)?,
+        rate_window_ms: number(5)?,
+        inline_bytes: number(6)?,
+        blob_bytes: u64::try_from(row.try_get::<_, i64>(7)?).unwrap_or(0),
+        slug,
+    })
+}

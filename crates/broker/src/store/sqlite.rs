@@ -1,0 +1,122 @@
+//! The broker's tables in SQLite: one file, one writer, every method one closure.
+
+mod accept;
+mod dedupe;
+mod delivery;
+mod mesh;
+mod session;
+
+use std::path::Path;
+
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
+use rusqlite::{Connection, OptionalExtension};
+use semel_core::clock::UnixMs;
+use semel_core::id::UuidId;
+use semel_store::migration::{Migration, MigrationSet};
+use semel_store::sqlite::{OnUncertain, Sqlite, SqliteOptions};
+use semel_store::{OpenError, StoreError, statements};
+use uuid::Uuid;
+
+/// "SMLB" in the file's header.
+const APPLICATION_ID: i32 = 0x534d_4c42;
+
+/// The schema.
+const MIGRATIONS: MigrationSet = MigrationSet {
+    component: "broker",
+    migrations: &[Migration {
+        version: 1,
+        name: "mesh",
+        sql: include_str!("../../migrations/sqlite/0001_mesh.sql"),
+    }],
+};
+
+statements! {
+    STORE_EPOCH = "
+        SELECT store_epoch
+          FROM store
+         WHERE one = 1";
+
+    STORE_BORN = "
+        INSERT INTO store (one, store_epoch)
+        VALUES (1, :store_epoch)
+            ON CONFLICT DO NOTHING";
+}
+
+/// A broker's SQLite file.
+pub struct SqliteStore {
+    sqlite: Sqlite,
+}
+
+impl SqliteStore {
+    /// Opens and migrates the file; a new one gets `store_epoch`.
+    pub async fn open(
+        path: &Path,
+        store_epoch: String,
+        now: UnixMs,
+        on_uncertain: OnUncertain,
+    ) -> Result<Self, OpenError> {
+        let options =
+            SqliteOptions::new(path, APPLICATION_ID, vec![MIGRATIONS], now.0, on_uncertain);
+        let sqlite = Sqlite::open(&options)?;
+        let born = sqlite.write(move |tx| Ok(tx.execute(STORE_BORN, [&store_epoch])?)).await;
+        born.map_err(|source| OpenError::Migration {
+            component: "broker",
+            version: 1,
+            source: Box::new(source),
+        })?;
+        Ok(Self { sqlite })
+    }
+
+    pub(super) async fn store_epoch(&self) -> Result<String, StoreError> {
+        self.sqlite.read(|c| Ok(c.query_row(STORE_EPOCH, [], |row| row.get(0))?)).await
+    }
+
+    /// Commits what was handed in and closes the file in order.
+    pub async fn close(self) {
+        self.sqlite.close().await;
+    }
+}
+
+/// An id as a column holds it: sixteen bytes.
+fn key<Kind>(id: UuidId<Kind>) -> [u8; 16] {
+    id.as_uuid().into_bytes()
+}
+
+/// Reads a column of sixteen bytes.
+struct Key(Uuid);
+
+impl Key {
+    fn id<Kind>(self) -> UuidId<Kind> {
+        UuidId::new(self.0)
+    }
+}
+
+impl FromSql for Key {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let bytes = value.as_blob()?;
+        let size = FromSqlError::InvalidBlobSize { expected_size: 16, blob_size: bytes.len() };
+        Uuid::from_slice(bytes).map(Self).map_err(|_| size)
+    }
+}
+
+/// Whether a query has a row.
+fn exists(tx: &Connection, sql: &str, by: impl rusqlite::Params) -> Result<bool, StoreError> {
+    Ok(tx.prepare_cached(sql)?.query_row(by, |_| Ok(())).optional()?.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use semel_testkit::sql;
+
+    #[test]
+    fn every_statement_prepares_and_none_scans_a_table() {
+        let connection = sql::migrated(MIGRATIONS.migrations);
+        let files = [ALL, accept::ALL, dedupe::ALL, delivery::ALL, mesh::ALL, session::ALL];
+        for statements in files {
+            sql::prepares(&connection, statements);
+            let plans = sql::plans(&connection, statements);
+            assert!(!plans.contains("SCAN "), "{plans}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The table `delivery_queue`: what each recipient has not acknowledged yet.
+
+use rusqlite::{Row, named_params};
+use semel_core::clock::UnixMs;
+use semel_core::id::MeshId;
+use semel_store::{StoreError, statements};
+use uuid::Uuid;
+
+use super::{Key, SqliteStore, key};
+use crate::store::{Delivery, RawDelivery};
+
+statements! {
+    WAITING = "
+        SELECT delivery.seq, history.broker_message_id, history.sender_member_id,
+               sender.name, sender_key.pubkey, history.destination_kind,
+               COALESCE(topic.client_message_id, direct.client_message_id),
+               COALESCE(topic.topic, direct.destination_ref),
+               COALESCE(topic.reply_to_id, direct.reply_to_id),
+               COALESCE(topic.priority, direct.priority),
+               COALESCE(topic.meta, direct.meta),
+               COALESCE(topic.body, direct.body),
+               COALESCE(topic.body_commitment, direct.body_commitment),
+               COALESCE(topic.accepted_at, direct.accepted_at)
+          FROM delivery_queue AS delivery
+          JOIN message_history AS history
+            ON history.mesh_id = delivery.mesh_id AND history.seq = delivery.seq
+          JOIN member AS sender
+            ON sender.mesh_id = history.mesh_id AND sender.member_id = history.sender_member_id
+          LEFT JOIN topic_message AS topic
+                 ON topic.mesh_id = history.mesh_id
+                AND topic.broker_message_id = history.broker_message_id
+          LEFT JOIN message_queue AS direct
+                 ON direct.mesh_id = history.mesh_id
+                AND direct.broker_message_id = history.broker_message_id
+          LEFT JOIN member_key AS sender_key
+                 ON sender_key.mesh_id = sender.mesh_id
+                AND sender_key.member_id = sender.member_id
+                AND sender_key.status = 'current'
+         WHERE delivery.mesh_id = :mesh_id
+           AND delivery.recipient = :recipient
+           AND delivery.seq > :after_seq
+         ORDER BY delivery.seq
+         LIMIT :limit";
+
+    DONE = "
+        DELETE FROM delivery_queue
+         WHERE mesh_id = :mesh_id
+           AND recipient = :recipient
+           AND seq <= :seq";
+}
+
+impl SqliteStore {
+    pub(in crate::store) async fn deliveries(
+        &self,
+        mesh_id: MeshId,
+        recipient: Uuid,
+        after_seq: i64,
+        limit: i64,
+    ) -> Result<Vec<Delivery>, StoreError> {
+        let read = self.sqlite.read(move |connection| {
+            let mut statement = connection.prepare_cached(WAITING)?;
+            let by = named_params! {
+                ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(),
+                ":after_seq": after_seq, ":limit": limit,
+            };
+            let rows = statement.query_map(by, raw)?;
+            rows.map(|row| row?.checked()).collect()
+        });
+        read.await
+    }
+
+    pub(in crate::store) async fn deliveries_done(
+        &self,
+        mesh_id: MeshId,
+        recipient: Uuid,
+        seq: i64,
+    ) -> Result<u64, StoreError> {
+        let write = self.sqlite.write(move |tx| {
+            Ok(tx.prepare_cached(DONE)?.execute(named_params! {
+                ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(), ":seq": seq,
+            })?)
+        });
+        write.await.map(|rows| rows as u64)
+    }
+}
+
+fn raw(row: &Row<'_>) -> rusqlite::Result<RawDelivery> {
+    Ok(RawDelivery {
+        seq: row.get(0)?,
+        broker_message_id: row.get::<_, Key>(1)?.id(),
+        sender_member_id: row.get::<_, Key>(2)?.id(),
+        sender_name: row.get(3)?,
+        sender_pubkey: row.get(4)?,
+        destination_kind: row.get(5)?,
+        client_message_id: row.get(6)?,
+        destination_ref: row.get(7)?,
+        reply_to_id: row.get(8)?,
+        priority: row.get(9)?,
+        meta: row.get(10)?,
+        body: row.get(11)?,
+        body_commitment: row.get(12)?,
+        accepted_at: UnixMs(row.get(13)?),
+    })
+}

@@ -1,0 +1,151 @@
+//! A small mesh that these tests share, in either store.
+
+use std::sync::Arc;
+
+use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Session, Verdict};
+use semel_broker::store::{
+    Greeted, NewMember, NewSession, PostgresStore, Role, SqliteStore, Store,
+};
+use semel_core::clock::UnixMs;
+use semel_core::envelope::{Destination, DestinationKind, Envelope};
+use semel_core::fingerprint::Fingerprint;
+use semel_core::id::{ClientMessageId, MemberId, MeshId, UuidId};
+use semel_core::mint::IdMint;
+use semel_store::postgres::PostgresOptions;
+use semel_testkit::clock::SimClock;
+use semel_testkit::servers;
+
+pub(crate) const NOW: UnixMs = UnixMs(1_800_000_000_000);
+
+/// A store with a mesh: three members, a topic that the first two subscribe to, a queue.
+pub(crate) struct Fixture {
+    pub(crate) store: Store,
+    pub(crate) mesh_id: MeshId,
+    pub(crate) members: Vec<MemberId>,
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) mint: Arc<IdMint>,
+    pub(crate) address: Option<String>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+/// The public key of a member, by number.
+pub(crate) fn pubkey(number: usize) -> String {
+    format!("{number:064x}")
+}
+
+/// Ids that count up from a number: the same in two stores.
+pub(crate) fn mint(seed: u128) -> Arc<IdMint> {
+    let mut next = seed << 64;
+    let entropy = move || {
+        next += 1;
+        next
+    };
+    Arc::new(IdMint::new(Arc::new(SimClock::at_ms(NOW.0)), Box::new(entropy)))
+}
+
+pub(crate) async fn sqlite() -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let on_uncertain = Arc::new(|error: &semel_store::StoreError| panic!("{error}"));
+    let path = folder.path().join("broker.db");
+    let store = SqliteStore::open(&path, "epoch-1".to_owned(), NOW, on_uncertain).await.unwrap();
+    fixture(Store::Sqlite(Arc::new(store)), Some(folder), None).await
+}
+
+pub(crate) async fn postgres() -> Fixture {
+    let address = servers::fresh_postgres().await;
+    let store = open_postgres(&address).await;
+    fixture(store, None, Some(address)).await
+}
+
+pub(crate) async fn open_postgres(address: &str) -> Store {
+    let store = PostgresStore::open(PostgresOptions::new(address), "epoch-1", NOW).await;
+    Store::Postgres(store.unwrap())
+}
+
+async fn fixture(
+    store: Store,
+    folder: Option<tempfile::TempDir>,
+    address: Option<String>,
+) -> Fixture {
+    let mint = mint(1);
+    let mesh_id: MeshId = mint.uuid();
+    let mut members = Vec::new();
+    for number in 0..3 {
+        let member = NewMember {
+            member_id: mint.uuid(),
+            name: format!("member {number} o'brien'); --"),
+            role: if number == 0 { Role::Owner } else { Role::Member },
+            key_id: format!("key-{number}"),
+            pubkey: pubkey(number),
+        };
+        members.push(member.member_id);
+        if number == 0 {
+            assert!(store.mesh_create(mesh_id, "test", &member, NOW).await.unwrap());
+        } else {
+            store.member_add(mesh_id, &member, NOW).await.unwrap();
+        }
+    }
+    store.topic_create(mesh_id, "builds", NOW).await.unwrap();
+    for member in &members[..2] {
+        assert!(store.topic_subscribe(mesh_id, "builds", *member).await.unwrap());
+    }
+    store.queue_create(mesh_id, "work", mint.uuid(), NOW).await.unwrap();
+    let mut fixture =
+        Fixture { store, mesh_id, members, sessions: vec![], mint, address, _folder: folder };
+    for number in 0..3 {
+        let session = fixture.hello(number).await;
+        fixture.sessions.push(session);
+    }
+    fixture
+}
+
+impl Fixture {
+    /// A new connection of the member's daemon.
+    pub(crate) async fn hello(&self, number: usize) -> Session {
+        let new = NewSession {
+            mesh_id: self.mesh_id,
+            pubkey: pubkey(number),
+            instance_id: UuidId::new(uuid::Uuid::from_u128(100 + number as u128)),
+            broker_id: UuidId::new(uuid::Uuid::from_u128(7)),
+        };
+        match self.store.hello(&new).await.unwrap() {
+            Greeted::Welcome { session, .. } => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A send of the member with this number, over its current session.
+    pub(crate) fn item(&self, sender: usize, id: &str, to: (&str, &str), body: &str) -> AcceptItem {
+        let kind = DestinationKind::parse(to.0).unwrap();
+        let envelope = Envelope::new(Destination::new(kind, to.1).unwrap(), body.into()).unwrap();
+        AcceptItem {
+            session: self.sessions[sender],
+            client_message_id: ClientMessageId::parse(id).unwrap(),
+            fingerprint: Fingerprint::of(&envelope),
+            envelope,
+            body_commitment: None,
+            mentions: Vec::new(),
+            broker_message_id: self.mint.uuid(),
+        }
+    }
+
+    pub(crate) fn batch(&self, items: Vec<AcceptItem>) -> Arc<AcceptBatch> {
+        let expires_at = DedupeMode::RetentionScoped { days: 3 }.expires_at(NOW);
+        Arc::new(AcceptBatch { mesh_id: self.mesh_id, now: NOW, expires_at, items })
+    }
+
+    pub(crate) async fn accept(&self, items: Vec<AcceptItem>) -> Vec<Verdict> {
+        self.store.accept(&self.batch(items)).await.unwrap().verdicts
+    }
+
+    pub(crate) async fn accept_one(&self, item: AcceptItem) -> Verdict {
+        self.accept(vec![item]).await.remove(0)
+    }
+
+    /// The history numbers that wait for a member.
+    pub(crate) async fn waiting(&self, member: usize) -> Vec<i64> {
+        let recipient = self.members[member].as_uuid();
+        let found = self.store.deliveries(self.mesh_id, recipient, 0, 10_000).await.unwrap();
+        found.iter().map(|delivery| delivery.seq).collect()
+    }
+}
