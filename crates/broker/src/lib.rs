@@ -1,7 +1,14 @@
 //! The broker: one transaction decides whether a message is sent (mesh.md §7, broker.md).
 //!
-//! Reading order: what is decided ([`accept`]), where it is kept ([`store`]).
+//! Reading order: what is decided ([`accept`]), where it is kept ([`store`]), who may send how much
+//! ([`limiter`]), how sends become batches ([`pipeline`]), who is connected ([`hub`]), what a
+//! connection says ([`connection`]), and how it all is reached ([`server`]).
 
 pub mod accept;
+pub mod connection;
+pub mod hub;
+pub mod limiter;
 pub mod limits;
+pub mod pipeline;
+pub mod server;
 pub mod store;

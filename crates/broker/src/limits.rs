@@ -20,3 +20,64 @@ pub const DELIVERIES_MAX: i64 = 256;
 
 /// Ids that one `resolve` asks for.
 pub const RESOLVE_MAX: usize = 500;
+
+/// The longest window of the rate limiter; a longer one is cut to it. It keeps an expiry inside
+/// what Redis takes, and a mistyped window from holding entries for ever.
+pub const LIMITER_WINDOW_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// The shortest window of the rate limiter: the grain of an expiry in Redis.
+pub const LIMITER_WINDOW_MIN: Duration = Duration::from_millis(1);
+
+/// Senders whose windows the in-process limiter holds at once.
+pub const LIMITER_KEYS_MAX: usize = 65_536;
+
+/// Takes between two sweeps of idle senders at the least, so that a sweep costs each take little.
+pub const LIMITER_SWEEP_TAKES_MIN: usize = 1024;
+
+/// How often a full in-process limiter looks for idle senders, and so when to ask it again.
+pub const LIMITER_FULL_SWEEP: Duration = Duration::from_secs(1);
+
+/// The wait for a connection to the limiter's server, greeting included.
+pub const LIMITER_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The wait for one answer of the limiter's server. A send waits behind it, so it is short.
+pub const LIMITER_ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How often the limiter's server is tried while it is away.
+pub const LIMITER_PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Requests that may wait inside one connection to the limiter's server.
+pub const LIMITER_PIPELINE_MAX: usize = 1024;
+
+/// What a sender is told to wait when the fallback is `closed`: until the next probe.
+pub const LIMITER_CLOSED_RETRY_AFTER: Duration = LIMITER_PROBE_INTERVAL;
+
+/// Sends that may wait for a mesh's lane; one more waits in its connection.
+pub const LANE_QUEUE_MAX: usize = 4096;
+
+/// Sends of one connection that may be unanswered; its next frame is read after that.
+pub const SENDS_IN_FLIGHT_MAX: usize = 512;
+
+/// Frames that may wait to be written to one connection.
+pub const OUTBOUND_MAX: usize = 1024;
+
+/// Deliveries that may be unacknowledged on one connection.
+pub const PUSH_WINDOW: usize = 256;
+
+/// How long a daemon may take for its `hello`.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long one frame may take to be written: a reader that is slower is given up.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A ping is sent this often, and twice more before silence is death.
+pub const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// A connection on which nothing was heard for so long is dead.
+pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// What was pushed and not acknowledged for so long goes out again.
+pub const REDELIVER_AFTER: Duration = Duration::from_secs(30);
+
+/// How long a broker that stops waits for its connections.
+pub const DRAIN_MAX: Duration = Duration::from_secs(30);

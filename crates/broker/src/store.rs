@@ -261,16 +261,15 @@ impl Store {
         }
     }
 
-    /// B0, and `resolve`: which of these ids are held, in the order asked.
+    /// B0, and `resolve`: which of these senders' ids are held, in the order asked.
     pub async fn dedupe_look_up(
         &self,
         mesh_id: MeshId,
-        member_id: MemberId,
-        ids: &[ClientMessageId],
+        keys: &[(MemberId, ClientMessageId)],
     ) -> Result<Vec<Option<Held>>, StoreError> {
         match self {
-            Self::Sqlite(store) => store.dedupe_look_up(mesh_id, member_id, ids).await,
-            Self::Postgres(store) => store.dedupe_look_up(mesh_id, member_id, ids).await,
+            Self::Sqlite(store) => store.dedupe_look_up(mesh_id, keys).await,
+            Self::Postgres(store) => store.dedupe_look_up(mesh_id, keys).await,
         }
     }
 

@@ -72,7 +72,8 @@ codes! {
     InvalidClientMessageId         "invalid_client_message_id"             400 Never;
     IdempotencyKeyConflict         "idempotency_key_conflict"              400 Never;
     IdempotencyKeyReused           "idempotency_key_reused"                409 Never;
-    // The broker's answers (mesh.md §7).
+    // The broker's answers (mesh.md §7) and what it cannot read.
+    UnknownFrame                   "unknown_frame"                         400 Never;
     RateLimited                    "rate_limited"                          429 SameId;
     KeyTooOldToJudge               "key_too_old_to_judge"                  410 Never;
     MemberInactive                 "member_inactive"                       403 Never;

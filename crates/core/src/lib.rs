@@ -23,5 +23,6 @@ pub mod outbox;
 
 pub mod clock;
 pub mod code;
+pub mod hex;
 pub mod limits;
 pub mod refusal;

@@ -2,11 +2,16 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     clippy::wildcard_enum_match_arm,
     reason = "a test fails by panicking"
 )]
 
+mod answers;
+mod client;
+mod conversation;
 mod differential;
+mod limiter;
 mod store;
 mod support;

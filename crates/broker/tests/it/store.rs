@@ -6,14 +6,18 @@ use std::sync::Arc;
 use semel_broker::accept::Verdict;
 use semel_broker::store::{Greeted, MemberStatus, NewSession, Store};
 use semel_core::code::Code;
-use semel_core::id::{ClientMessageId, UuidId};
+use semel_core::id::UuidId;
 use semel_testkit::conformance::{Case, conforms};
 
 use crate::support::{self, Fixture, NOW, pubkey};
 
 const TOPIC: (&str, &str) = ("topic", "builds");
-const DM2: (&str, &str) =
-    ("dm", "0000000000000000000000000000000000000000000000000000000000000002");
+
+/// To the third member.
+fn dm2() -> (&'static str, &'static str) {
+    static KEY: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    ("dm", KEY.get_or_init(|| pubkey(2)))
+}
 
 fn history_id(verdict: &Verdict) -> i64 {
     match verdict {
@@ -51,7 +55,7 @@ async fn postgres_conforms() {
 async fn first_send(f: &Fixture) {
     let topic = f.accept_one(f.item(0, "one", TOPIC, "hi")).await;
     assert_eq!(history_id(&topic), 1);
-    let direct = f.accept_one(f.item(0, "two", DM2, "hi")).await;
+    let direct = f.accept_one(f.item(0, "two", dm2(), "hi")).await;
     assert_eq!(history_id(&direct), 2);
     let queued = f.accept_one(f.item(0, "three", ("queue", "work"), "hi")).await;
     assert_eq!(history_id(&queued), 3);
@@ -72,15 +76,14 @@ async fn retries(f: &Fixture) {
         }
         other => panic!("{other:?}"),
     }
-    for other in [f.item(0, "one", TOPIC, "ho"), f.item(0, "one", DM2, "hi")] {
+    for other in [f.item(0, "one", TOPIC, "ho"), f.item(0, "one", dm2(), "hi")] {
         match f.accept_one(other).await {
             Verdict::Reused(held) => assert_eq!(held.broker_message_id, id),
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(f.waiting(1).await, [1], "one message");
-    let ids = ["one", "never"].map(|id| ClientMessageId::parse(id).unwrap());
-    let found = f.store.dedupe_look_up(f.mesh_id, f.members[0], &ids).await.unwrap();
+    let found = f.look_up(0, &["one", "never"]).await;
     assert_eq!(found[0].as_ref().unwrap().broker_message_id, id);
     assert_eq!(found[1], None);
 }
@@ -96,9 +99,7 @@ async fn refusals(f: &Fixture) {
     for (sender, to, code) in cases {
         let verdict = f.accept_one(f.item(sender, "one", to, "hi")).await;
         assert_eq!(verdict, Verdict::Refused(code));
-        let id = [ClientMessageId::parse("one").unwrap()];
-        let look_up = f.store.dedupe_look_up(f.mesh_id, f.members[sender], &id).await.unwrap();
-        assert_eq!(look_up, [None], "a refusal takes its claim back");
+        assert_eq!(f.look_up(sender, &["one"]).await, [None], "a refusal takes its claim back");
     }
     let revoked = f.store.member_end(f.mesh_id, f.members[1], MemberStatus::Revoked).await;
     assert!(revoked.unwrap());
@@ -117,7 +118,7 @@ async fn mixed_batch(f: &Fixture) {
             f.item(0, "a", TOPIC, "hi"),
             f.item(0, "b", ("topic", "nowhere"), "hi"),
             f.item(0, "old", TOPIC, "hi"),
-            f.item(2, "c", DM2, "hi"),
+            f.item(2, "c", dm2(), "hi"),
             f.item(0, "old", TOPIC, "other"),
         ])
         .await;
@@ -126,8 +127,7 @@ async fn mixed_batch(f: &Fixture) {
     assert!(matches!(verdicts[2], Verdict::Duplicate(_)), "{verdicts:?}");
     assert_eq!(history_id(&verdicts[3]), 3);
     assert!(matches!(verdicts[4], Verdict::Reused(_)), "{verdicts:?}");
-    let ids = ["a", "b"].map(|id| ClientMessageId::parse(id).unwrap());
-    let found = f.store.dedupe_look_up(f.mesh_id, f.members[0], &ids).await.unwrap();
+    let found = f.look_up(0, &["a", "b"]).await;
     assert!(found[0].is_some() && found[1].is_none(), "{found:?}");
 }
 
@@ -243,7 +243,7 @@ async fn acknowledged(f: &Fixture) {
 }
 
 async fn reads_back(f: &Fixture) {
-    let mut item = f.item(0, "one", DM2, "bytes \u{0} and é");
+    let mut item = f.item(0, "one", dm2(), "bytes \u{0} and é");
     item.envelope = item.envelope.with_reply_to("earlier").unwrap();
     item.body_commitment = Some([9; 32]);
     item.mentions = vec![pubkey(1), pubkey(99)];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Session, Verdict};
+use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Held, Session, Verdict};
 use semel_broker::store::{
     Greeted, NewMember, NewSession, PostgresStore, Role, SqliteStore, Store,
 };
@@ -11,6 +11,7 @@ use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
 use semel_core::id::{ClientMessageId, MemberId, MeshId, UuidId};
 use semel_core::mint::IdMint;
+use semel_crypto::keys::KeyPair;
 use semel_store::postgres::PostgresOptions;
 use semel_testkit::clock::SimClock;
 use semel_testkit::servers;
@@ -25,12 +26,17 @@ pub(crate) struct Fixture {
     pub(crate) sessions: Vec<Session>,
     pub(crate) mint: Arc<IdMint>,
     pub(crate) address: Option<String>,
-    _folder: Option<tempfile::TempDir>,
+    folder: Option<tempfile::TempDir>,
+}
+
+/// The key pair of a member, by number.
+pub(crate) fn keys(number: usize) -> KeyPair {
+    KeyPair::from_secret(&[u8::try_from(number).unwrap(); 32])
 }
 
 /// The public key of a member, by number.
 pub(crate) fn pubkey(number: usize) -> String {
-    format!("{number:064x}")
+    keys(number).public().to_hex().to_string()
 }
 
 /// Ids that count up from a number: the same in two stores.
@@ -90,8 +96,7 @@ async fn fixture(
         assert!(store.topic_subscribe(mesh_id, "builds", *member).await.unwrap());
     }
     store.queue_create(mesh_id, "work", mint.uuid(), NOW).await.unwrap();
-    let mut fixture =
-        Fixture { store, mesh_id, members, sessions: vec![], mint, address, _folder: folder };
+    let mut fixture = Fixture { store, mesh_id, members, sessions: vec![], mint, address, folder };
     for number in 0..3 {
         let session = fixture.hello(number).await;
         fixture.sessions.push(session);
@@ -100,6 +105,11 @@ async fn fixture(
 }
 
 impl Fixture {
+    /// Where the SQLite file is.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.as_ref().unwrap().path()
+    }
+
     /// A new connection of the member's daemon.
     pub(crate) async fn hello(&self, number: usize) -> Session {
         let new = NewSession {
@@ -140,6 +150,13 @@ impl Fixture {
 
     pub(crate) async fn accept_one(&self, item: AcceptItem) -> Verdict {
         self.accept(vec![item]).await.remove(0)
+    }
+
+    /// What holds these ids of a member.
+    pub(crate) async fn look_up(&self, member: usize, ids: &[&str]) -> Vec<Option<Held>> {
+        let key = |id: &&str| (self.members[member], ClientMessageId::parse(id).unwrap());
+        let keys: Vec<_> = ids.iter().map(key).collect();
+        self.store.dedupe_look_up(self.mesh_id, &keys).await.unwrap()
     }
 
     /// The history numbers that wait for a member.

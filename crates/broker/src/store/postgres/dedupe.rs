@@ -32,15 +32,14 @@ impl PostgresStore {
     pub(in crate::store) async fn dedupe_look_up(
         &self,
         mesh_id: MeshId,
-        member_id: MemberId,
-        ids: &[ClientMessageId],
+        keys: &[(MemberId, ClientMessageId)],
     ) -> Result<Vec<Option<Held>>, StoreError> {
         let tx = self.postgres.snapshot().await?;
-        let keys: Vec<(Uuid, &str)> =
-            ids.iter().map(|id| (member_id.as_uuid(), id.as_str())).collect();
-        let held = held_in_tx(&tx, mesh_id, &keys).await?;
-        let member = member_id.as_uuid();
-        Ok(ids.iter().map(|id| held.get(&(member, id.to_string())).cloned()).collect())
+        let asked: Vec<(Uuid, &str)> =
+            keys.iter().map(|(sender, id)| (sender.as_uuid(), id.as_str())).collect();
+        let held = held_in_tx(&tx, mesh_id, &asked).await?;
+        let found = |(sender, id): &(Uuid, &str)| held.get(&(*sender, (*id).to_owned())).cloned();
+        Ok(asked.iter().map(found).collect())
     }
 }
 

@@ -34,12 +34,11 @@ impl SqliteStore {
     pub(in crate::store) async fn dedupe_look_up(
         &self,
         mesh_id: MeshId,
-        member_id: MemberId,
-        ids: &[ClientMessageId],
+        keys: &[(MemberId, ClientMessageId)],
     ) -> Result<Vec<Option<Held>>, StoreError> {
-        let ids = ids.to_vec();
+        let keys = keys.to_vec();
         let read = self.sqlite.read(move |connection| {
-            ids.iter().map(|id| held_in_tx(connection, mesh_id, member_id, id)).collect()
+            keys.iter().map(|(sender, id)| held_in_tx(connection, mesh_id, *sender, id)).collect()
         });
         read.await
     }

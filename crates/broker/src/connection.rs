@@ -1,0 +1,162 @@
+//! One connection of a daemon: the handshake, then frames in both directions.
+//!
+//! Four parts share it. The *reader* decodes frames and hands sends to the pipeline in the order
+//! in which they came; the *pusher* sends what waits for the member; the *writer* alone writes to
+//! the socket, from a bounded queue; and the *watch* pings and notices silence. When any of them
+//! ends, the connection does.
+
+mod answer;
+mod handshake;
+mod pusher;
+mod reader;
+
+use std::sync::Arc;
+
+use axum::extract::ws::{CloseFrame, Message, WebSocket};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use semel_core::clock::Clock;
+use semel_core::id::BrokerId;
+use semel_core::mint::IdMint;
+use semel_wire::close::CloseKind;
+use semel_wire::frame::{CloseReason, FromBroker, Ping};
+use tokio::sync::mpsc;
+
+use crate::accept::Session;
+use crate::hub::{Hub, Registration};
+use crate::limits::{OUTBOUND_MAX, PING_INTERVAL, SILENCE_MAX, WRITE_TIMEOUT};
+use crate::pipeline::Pipeline;
+use crate::store::{Mesh, Store};
+
+/// Fresh random bytes for every challenge.
+pub type Nonces = Arc<dyn Fn() -> [u8; 32] + Send + Sync>;
+
+/// What every connection of a broker shares.
+pub struct Broker {
+    /// This process.
+    pub broker_id: BrokerId,
+    /// Where everything is kept.
+    pub store: Store,
+    /// How sends become batches.
+    pub pipeline: Pipeline,
+    /// Who is connected.
+    pub hub: Arc<Hub>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// New ids.
+    pub mint: Arc<IdMint>,
+    /// Challenges.
+    pub nonces: Nonces,
+}
+
+/// A connection that has shown who it is.
+struct Connection {
+    broker: Arc<Broker>,
+    mesh: Arc<Mesh>,
+    session: Session,
+    registration: Registration,
+    outbound: mpsc::Sender<FromBroker>,
+}
+
+/// How a connection ends.
+enum End {
+    /// With a reason of ours.
+    Close(CloseReason),
+    /// Nobody can know what became of a send: no reason, no answer.
+    Abandon,
+    /// The other side went away.
+    Gone,
+}
+
+impl End {
+    fn protocol_error(detail: impl Into<String>) -> Self {
+        Self::Close(CloseReason::new(CloseKind::ProtocolError, detail))
+    }
+}
+
+/// Serves a connection to its end.
+pub async fn serve(broker: Arc<Broker>, socket: WebSocket) {
+    let (mut sink, mut stream) = socket.split();
+    let greeted = handshake::run(&broker, &mut sink, &mut stream).await;
+    let (connected, outbound) = match greeted {
+        Ok(greeted) => greeted,
+        Err(end) => return close(&mut sink, end).await,
+    };
+    let end = run(&connected, &mut sink, &mut stream, outbound).await;
+    let member_id = connected.session.member_id;
+    tracing::info!(%member_id, mesh = connected.mesh.slug, "a daemon has disconnected");
+    close(&mut sink, end).await;
+}
+
+async fn run(
+    connection: &Connection,
+    sink: &mut SplitSink<WebSocket, Message>,
+    stream: &mut SplitStream<WebSocket>,
+    outbound: mpsc::Receiver<FromBroker>,
+) -> End {
+    let (acked, acks) = mpsc::channel(OUTBOUND_MAX);
+    let heard = tokio::sync::Notify::new();
+    tokio::select! {
+        end = reader::run(connection, stream, &acked, &heard) => end,
+        end = pusher::run(connection, acks) => end,
+        end = write(sink, outbound) => end,
+        end = watch(connection, &heard) => end,
+        reason = connection.registration.peer().closing() => End::Close(reason),
+    }
+}
+
+/// The one writer. A frame that cannot be written in time means a reader that is too slow.
+async fn write(
+    sink: &mut SplitSink<WebSocket, Message>,
+    mut outbound: mpsc::Receiver<FromBroker>,
+) -> End {
+    while let Some(frame) = outbound.recv().await {
+        if !send(sink, &frame).await {
+            return End::Gone;
+        }
+    }
+    End::Gone
+}
+
+async fn send(sink: &mut SplitSink<WebSocket, Message>, frame: &FromBroker) -> bool {
+    let message = Message::Text(frame.encode().into());
+    matches!(tokio::time::timeout(WRITE_TIMEOUT, sink.send(message)).await, Ok(Ok(())))
+}
+
+/// Pings, and gives up on a daemon that says nothing at all for too long.
+async fn watch(connection: &Connection, heard: &tokio::sync::Notify) -> End {
+    let mut id = 0;
+    let mut silent = std::time::Duration::ZERO;
+    loop {
+        match tokio::time::timeout(PING_INTERVAL, heard.notified()).await {
+            Ok(()) => silent = std::time::Duration::ZERO,
+            Err(_) => {
+                silent += PING_INTERVAL;
+                if silent >= SILENCE_MAX {
+                    return End::Gone;
+                }
+                id += 1;
+                let _ = connection.outbound.send(FromBroker::Ping(Ping { id })).await;
+            }
+        }
+    }
+}
+
+async fn close(sink: &mut SplitSink<WebSocket, Message>, end: End) {
+    let frame = match end {
+        End::Gone => return,
+        End::Abandon => CloseFrame { code: 1011, reason: "".into() },
+        End::Close(reason) => {
+            // A close frame holds 123 bytes, so the whole reason goes out as a frame before it.
+            let frame = CloseFrame {
+                code: reason.kind.code().as_u16(),
+                reason: reason.close_text().into(),
+            };
+            if !send(sink, &FromBroker::CloseReason(reason)).await {
+                return;
+            }
+            frame
+        }
+    };
+    let _ = tokio::time::timeout(WRITE_TIMEOUT, sink.send(Message::Close(Some(frame)))).await;
+}

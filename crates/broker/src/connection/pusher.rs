@@ -1,0 +1,142 @@
+//! What waits for a member goes out in the order of history, a window at a time; what is not
+//! acknowledged in time goes out again (broker.md, "Push").
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use semel_core::fingerprint::BodyHash;
+use semel_core::hex::Hex;
+use semel_store::StoreError;
+use semel_wire::frame::{self, FromBroker, Push, fitting};
+use semel_wire::limits::frame_bytes_max;
+use tokio::sync::mpsc;
+
+use super::{Connection, End};
+use crate::limits::{DELIVERIES_MAX, PUSH_WINDOW, REDELIVER_AFTER};
+use crate::store::Delivery;
+
+/// What was sent and not acknowledged, and from where to go on.
+struct Window {
+    /// Everything up to here was sent.
+    sent: i64,
+    /// Sent, with the time of sending.
+    unacked: VecDeque<(i64, Duration)>,
+}
+
+pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) -> End {
+    let mut window = Window { sent: 0, unacked: VecDeque::new() };
+    loop {
+        match push(connection, &mut window).await {
+            Ok(Pushed::All) => {}
+            Ok(Pushed::More) => continue,
+            Err(end) => return end,
+        }
+        tokio::select! {
+            () = connection.registration.peer().wake.notified() => {}
+            ack = acks.recv() => match ack {
+                Some(seq) => acknowledge(connection, &mut window, &mut acks, seq).await,
+                None => return End::Gone,
+            },
+            () = tokio::time::sleep(REDELIVER_AFTER) => window.redeliver(now(connection)),
+        }
+    }
+}
+
+fn now(connection: &Connection) -> Duration {
+    connection.broker.clock.monotonic()
+}
+
+/// Whether something is left that the window has room for.
+enum Pushed {
+    All,
+    More,
+}
+
+async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, End> {
+    let room = PUSH_WINDOW.saturating_sub(window.unacked.len());
+    let limit = i64::try_from(room).unwrap_or(0).min(DELIVERIES_MAX);
+    if limit == 0 {
+        return Ok(Pushed::All);
+    }
+    let (mesh, recipient) = (&connection.mesh, connection.session.member_id.as_uuid());
+    let store = &connection.broker.store;
+    let waiting = match store.deliveries(mesh.mesh_id, recipient, window.sent, limit).await {
+        Ok(waiting) => waiting,
+        Err(error) => {
+            // The next wake-up or the timer tries again.
+            tracing::warn!(error = error.chain(), "deliveries could not be read");
+            return Ok(Pushed::All);
+        }
+    };
+    let mut frames: Vec<frame::Delivery> = waiting.into_iter().filter_map(on_the_wire).collect();
+    let full = i64::try_from(frames.len()).unwrap_or(i64::MAX) == limit;
+    let sent_at = now(connection);
+    let bytes_max = frame_bytes_max(mesh.inline_bytes as usize);
+    while !frames.is_empty() {
+        let rest = frames.split_off(fitting(&frames, bytes_max).max(1));
+        let deliveries = std::mem::replace(&mut frames, rest);
+        window.unacked.extend(deliveries.iter().map(|delivery| (delivery.seq, sent_at)));
+        window.sent = deliveries.last().map_or(window.sent, |delivery| delivery.seq);
+        let push = FromBroker::Push(Push { deliveries });
+        connection.outbound.send(push).await.map_err(|_| End::Gone)?;
+    }
+    Ok(if full { Pushed::More } else { Pushed::All })
+}
+
+/// Acknowledgements are cumulative, so of those that wait only the last counts.
+async fn acknowledge(
+    connection: &Connection,
+    window: &mut Window,
+    acks: &mut mpsc::Receiver<i64>,
+    mut seq: i64,
+) {
+    while let Ok(later) = acks.try_recv() {
+        seq = seq.max(later);
+    }
+    // What was never sent cannot have arrived.
+    let seq = seq.min(window.sent);
+    let recipient = connection.session.member_id.as_uuid();
+    let mesh_id = connection.mesh.mesh_id;
+    let done: Result<u64, StoreError> =
+        connection.broker.store.deliveries_done(mesh_id, recipient, seq).await;
+    match done {
+        Ok(_) => window.unacked.retain(|(sent, _)| *sent > seq),
+        // They go out again, and the receiver knows them.
+        Err(error) => tracing::warn!(error = error.chain(), "deliveries could not be ended"),
+    }
+}
+
+impl Window {
+    fn redeliver(&mut self, now: Duration) {
+        let oldest = self.unacked.front();
+        let overdue = oldest.filter(|(_, sent_at)| now.saturating_sub(*sent_at) >= REDELIVER_AFTER);
+        if let Some((seq, _)) = overdue {
+            self.sent = seq - 1;
+            self.unacked.clear();
+        }
+    }
+}
+
+/// A delivery as a frame; one that cannot be said is logged and kept in the store.
+fn on_the_wire(delivery: Delivery) -> Option<frame::Delivery> {
+    let Ok(sender_pubkey) = Hex::parse(&delivery.sender_pubkey) else {
+        tracing::error!(seq = delivery.seq, "a delivery's sender has no key");
+        return None;
+    };
+    Some(frame::Delivery {
+        seq: delivery.seq,
+        broker_message_id: delivery.broker_message_id,
+        client_message_id: delivery.client_message_id,
+        sender_member_id: delivery.sender_member_id,
+        sender_pubkey,
+        sender_name: delivery.sender_name,
+        destination_kind: delivery.destination.kind(),
+        destination_ref: delivery.destination.reference().to_owned(),
+        reply_to_id: delivery.reply_to_id,
+        priority: delivery.priority,
+        meta: delivery.meta,
+        body: delivery.body,
+        body_commitment: delivery.body_commitment.map(BodyHash),
+        accepted_at: delivery.accepted_at,
+    })
+}

@@ -1,0 +1,174 @@
+//! Frames from a daemon, in the order in which they come.
+
+use std::sync::Arc;
+
+use axum::extract::ws::{Message, WebSocket};
+use futures_util::StreamExt;
+use futures_util::stream::SplitStream;
+use semel_core::max_age::DedupeWindow;
+use semel_wire::features::{ConnectionPolicy, Dedupe, MaxPayload, Offer};
+use semel_wire::frame::{
+    FeatureNegotiationRequest, FromBroker, FromDaemon, Pong, RequestFailed, Resolve, ResolveResult,
+    ResolvedItem, SendFrame, Verdict,
+};
+use semel_wire::limits::frame_bytes_max;
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use super::{Connection, End, answer};
+use crate::accept::DedupeMode;
+use crate::limits::SENDS_IN_FLIGHT_MAX;
+use crate::pipeline::Answer;
+
+/// What the reader needs besides the connection.
+struct Reader<'a> {
+    connection: &'a Connection,
+    /// Places for sends that are not answered yet.
+    in_flight: Arc<Semaphore>,
+    /// A send that cannot be answered ends the connection from the task that waits for it.
+    doomed: mpsc::Sender<End>,
+    acked: &'a mpsc::Sender<i64>,
+}
+
+pub(super) async fn run(
+    connection: &Connection,
+    stream: &mut SplitStream<WebSocket>,
+    acked: &mpsc::Sender<i64>,
+    heard: &Notify,
+) -> End {
+    let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
+    let in_flight = Arc::new(Semaphore::new(SENDS_IN_FLIGHT_MAX));
+    let (doomed, mut doom) = mpsc::channel(1);
+    let reader = Reader { connection, in_flight, doomed, acked };
+    loop {
+        let message = tokio::select! {
+            message = stream.next() => message,
+            Some(end) = doom.recv() => return end,
+        };
+        heard.notify_one();
+        let text = match message {
+            Some(Ok(Message::Text(text))) => text,
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+            Some(Ok(Message::Binary(_))) => return End::protocol_error("frames are text"),
+            Some(Ok(Message::Close(_)) | Err(_)) | None => return End::Gone,
+        };
+        let handled = match FromDaemon::decode(text.as_bytes(), bytes_max) {
+            Ok(frame) => reader.handle(frame).await,
+            Err(refusal) => Err(End::protocol_error(refusal.to_string())),
+        };
+        if let Err(end) = handled {
+            return end;
+        }
+    }
+}
+
+impl Reader<'_> {
+    async fn handle(&self, frame: FromDaemon) -> Result<(), End> {
+        let connection = self.connection;
+        let answer = match frame {
+            FromDaemon::Send(frame) => {
+                self.submit(frame).await;
+                return Ok(());
+            }
+            FromDaemon::Ack(ack) => {
+                return self.acked.send(ack.seq).await.map_err(|_| End::Gone);
+            }
+            FromDaemon::FeatureNegotiationRequest(request) => features(connection, &request),
+            FromDaemon::Resolve(resolve) => resolved(connection, &resolve).await?,
+            FromDaemon::Ping(ping) => FromBroker::Pong(Pong { id: ping.id }),
+            FromDaemon::Pong(_) => return Ok(()),
+            FromDaemon::CloseReason(reason) => {
+                tracing::warn!(kind = %reason.kind, detail = reason.detail, "a daemon closes");
+                return Ok(());
+            }
+            FromDaemon::HistoryRequest(request) => not_served(request.request_id),
+            FromDaemon::QueueTake(request) => not_served(request.request_id),
+            FromDaemon::QueueAck(request) => not_served(request.request_id),
+            FromDaemon::Hello(_) => return Err(End::protocol_error("hello comes once")),
+        };
+        connection.outbound.send(answer).await.map_err(|_| End::Gone)
+    }
+
+    /// Hands a send in before the next frame is read, and waits for its answer beside.
+    async fn submit(&self, frame: SendFrame) {
+        let connection = self.connection;
+        let Ok(place) = Arc::clone(&self.in_flight).acquire_owned().await else { return };
+        let outbound = connection.outbound.clone();
+        let id = frame.client_message_id.clone();
+        let (item, enqueued_at) = match answer::item(connection, frame) {
+            Ok(item) => item,
+            Err(refused) => {
+                let _ = outbound.send(FromBroker::SendResult(*refused)).await;
+                return;
+            }
+        };
+        let pipeline = &connection.broker.pipeline;
+        let waiting = pipeline.submit(&connection.mesh, item, enqueued_at).await;
+        let doomed = self.doomed.clone();
+        drop(tokio::spawn(async move {
+            let answer = waiting.await.unwrap_or(Answer::Close);
+            match answer::result(id, answer) {
+                Ok(result) => drop(outbound.send(FromBroker::SendResult(result)).await),
+                Err(end) => drop(doomed.send(end).await),
+            }
+            drop(place);
+        }));
+    }
+}
+
+fn not_served(request_id: u64) -> FromBroker {
+    FromBroker::RequestFailed(RequestFailed {
+        request_id,
+        code: semel_core::code::Code::UnknownFrame.as_str().to_owned(),
+        detail: "this broker does not serve this request".to_owned(),
+    })
+}
+
+fn features(connection: &Connection, request: &FeatureNegotiationRequest) -> FromBroker {
+    let mesh = &connection.mesh;
+    let window = match mesh.dedupe {
+        DedupeMode::Permanent => DedupeWindow::Permanent,
+        DedupeMode::RetentionScoped { days } => DedupeWindow::RetentionScoped { days },
+    };
+    let offer = Offer {
+        dedupe: Dedupe { window, tombstone_history_pruned_window_days: None },
+        connection_policy: ConnectionPolicy::PreferNewest,
+        max_concurrent_epochs: 1,
+        max_payload: MaxPayload {
+            inline_bytes: u64::from(mesh.inline_bytes),
+            blob_bytes: mesh.blob_bytes,
+        },
+    };
+    FromBroker::FeatureNegotiationResponse(offer.respond(request))
+}
+
+/// A read like B0; exact, because no older attempt of this daemon can commit any more.
+async fn resolved(connection: &Connection, resolve: &Resolve) -> Result<FromBroker, End> {
+    let member_id = connection.session.member_id;
+    let key = |item: &semel_wire::frame::ResolveItem| (member_id, item.client_message_id.clone());
+    let keys: Vec<_> = resolve.items.iter().map(key).collect();
+    let broker = &connection.broker;
+    let held = broker.store.dedupe_look_up(connection.mesh.mesh_id, &keys).await;
+    let held = held.map_err(|error| {
+        tracing::warn!(error = error.chain(), "ids could not be resolved");
+        End::Abandon
+    })?;
+    let now = broker.clock.wall();
+    let items = resolve.items.iter().zip(held).map(|(item, held)| {
+        let too_old = connection.mesh.dedupe.too_old(item.enqueued_at, now);
+        // Another request under the id says nothing about this one but that it was not this one.
+        let held = held.filter(|held| held.fingerprint == item.request_fingerprint);
+        let verdict = match (&held, too_old) {
+            (Some(_), _) => Verdict::Committed,
+            (None, true) => Verdict::TooOld,
+            (None, false) => Verdict::Absent,
+        };
+        ResolvedItem {
+            client_message_id: item.client_message_id.clone(),
+            verdict,
+            broker_message_id: held.as_ref().map(|held| held.broker_message_id),
+            history_id: held.as_ref().and_then(|held| held.history_id),
+        }
+    });
+    let (request_id, items) = (resolve.request_id, items.collect());
+    Ok(FromBroker::ResolveResult(ResolveResult { request_id, items }))
+}

@@ -1,0 +1,193 @@
+//! The rate limiter, idempotent over `(mesh, sender, id, window)` (mesh.md §7, "Rate limiter").
+//!
+//! A sliding window per sender: an id that is in the window is not charged again, a denied attempt
+//! leaves everything as it was, and nothing is ever refunded — an entry leaves by its age alone. A
+//! refund that comes after its window would leave a counter below zero, without an expiry, for ever
+//! (traps.md 47).
+//!
+//! Two implementations, held to one suite: `memory` for one broker, `server` (Redis or Valkey) for
+//! many. While the server is away the `fallback` decides, and says that it did.
+
+mod fallback;
+mod link;
+mod memory;
+mod script;
+mod server;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use semel_core::clock::Clock;
+
+pub use fallback::{Fallback, FallbackMode};
+
+use crate::limits::{LIMITER_KEYS_MAX, LIMITER_WINDOW_MAX, LIMITER_WINDOW_MIN};
+use memory::Memory;
+use server::Server;
+
+/// One send that asks to be counted.
+#[derive(Debug, Clone, Copy)]
+pub struct LimitRequest<'a> {
+    /// The mesh, as its id is spelled.
+    pub mesh: &'a str,
+    /// The member who sends.
+    pub sender: &'a str,
+    /// What is counted once.
+    pub client_message_id: &'a str,
+    /// Sends in one window at the most; zero lets none through.
+    pub limit: u32,
+    /// How long a send counts.
+    pub window: Duration,
+}
+
+impl LimitRequest<'_> {
+    /// One name for each pair of mesh and sender: the length keeps `a:b` + `c` from being
+    /// `a` + `b:c`.
+    fn key(&self) -> String {
+        format!("{}:{}:{}", self.mesh.len(), self.mesh, self.sender)
+    }
+
+    fn window(&self) -> Duration {
+        self.window.clamp(LIMITER_WINDOW_MIN, LIMITER_WINDOW_MAX)
+    }
+}
+
+/// What was decided, and by whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether the send may go on.
+    pub verdict: Verdict,
+    /// Who says so.
+    pub by: DecidedBy,
+}
+
+impl Decision {
+    /// Whether the send may go on.
+    pub fn is_allowed(&self) -> bool {
+        match self.verdict {
+            Verdict::Counted | Verdict::Free => true,
+            Verdict::Denied { .. } => false,
+        }
+    }
+}
+
+/// Whether a send may go on, and what it cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Allowed; it took one unit.
+    Counted,
+    /// Allowed; the id was counted already and still is.
+    Free,
+    /// Not allowed, and nothing was changed by asking.
+    Denied {
+        /// When there is room again, if nobody else takes it.
+        retry_after: Duration,
+    },
+}
+
+/// Who decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecidedBy {
+    /// The limiter that was configured.
+    Limiter,
+    /// Its stand-in: the limiter's server is away.
+    Fallback,
+}
+
+/// The limiter's server cannot be what the configuration says it is.
+#[derive(Debug, thiserror::Error)]
+#[error("the limiter's address is not a Redis URL that this build can use")]
+pub struct LimiterAddressError(#[source] redis::RedisError);
+
+/// Decisions since the start, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimiterCounts {
+    /// Sends that took one unit.
+    pub allowed: u64,
+    /// Sends that cost nothing, because their id was counted already.
+    pub free: u64,
+    /// Sends that were not allowed.
+    pub denied: u64,
+    /// Those among all three that the fallback decided.
+    pub fallback: u64,
+    /// Times the limiter's server went away.
+    pub outages: u64,
+}
+
+/// The broker's rate limiter.
+pub struct Limiter {
+    backend: Backend,
+    allowed: AtomicU64,
+    free: AtomicU64,
+    denied: AtomicU64,
+    fallback: AtomicU64,
+}
+
+enum Backend {
+    Memory(Memory),
+    Server(Box<Server>),
+}
+
+impl Limiter {
+    /// For one broker: everything in this process.
+    pub fn memory(clock: Arc<dyn Clock>) -> Self {
+        Self::new(Backend::Memory(Memory::new(clock, LIMITER_KEYS_MAX)))
+    }
+
+    /// For many brokers: `address` is `redis://…`. It is not contacted before the first take, so a
+    /// broker starts without it.
+    pub fn redis(
+        address: &str,
+        clock: Arc<dyn Clock>,
+        fallback: Fallback,
+    ) -> Result<Self, LimiterAddressError> {
+        let server = Server::new(address, clock, fallback).map_err(LimiterAddressError)?;
+        Ok(Self::new(Backend::Server(Box::new(server))))
+    }
+
+    fn new(backend: Backend) -> Self {
+        Self {
+            backend,
+            allowed: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
+            fallback: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a send, or finds it counted, or denies it. Asking again with the same id is safe at
+    /// any time, also when this future was dropped.
+    pub async fn take(&self, request: &LimitRequest<'_>) -> Decision {
+        let decision = match &self.backend {
+            Backend::Memory(memory) => {
+                Decision { verdict: memory.take(request), by: DecidedBy::Limiter }
+            }
+            Backend::Server(server) => server.take(request).await,
+        };
+        let counter = match decision.verdict {
+            Verdict::Counted => &self.allowed,
+            Verdict::Free => &self.free,
+            Verdict::Denied { .. } => &self.denied,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if decision.by == DecidedBy::Fallback {
+            self.fallback.fetch_add(1, Ordering::Relaxed);
+        }
+        decision
+    }
+
+    /// How it decided so far.
+    pub fn counts(&self) -> LimiterCounts {
+        LimiterCounts {
+            allowed: self.allowed.load(Ordering::Relaxed),
+            free: self.free.load(Ordering::Relaxed),
+            denied: self.denied.load(Ordering::Relaxed),
+            fallback: self.fallback.load(Ordering::Relaxed),
+            outages: match &self.backend {
+                Backend::Memory(_) => 0,
+                Backend::Server(server) => server.outages(),
+            },
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! From a send to its answer: decode → B0 → B1 → batch → B2/B3 → answer (mesh.md §7).
+//!
+//! Every mesh has a lane, and a lane has one batch under way: what arrives meanwhile is the next
+//! one, so a lone send costs one commit and a crowd shares them. The lane is a task of its own: a
+//! daemon that goes away cancels nothing half-way.
+//!
+//! | phase | what | refused with |
+//! |---|---|---|
+//! | B0 | is the id known? Then it is answered, before any limit | – |
+//! | B1 | too old to judge, then size, then rate | `410`, `413`, `429` |
+//! | B2, B3 | the store's transaction | the table of `docs/design/broker.md` |
+//!
+//! `5xx` is said only of what was undone. What nobody can know is not answered: the connections
+//! that wait for it are closed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use semel_core::clock::{Clock, UnixMs};
+use semel_core::code::Code;
+use semel_core::id::MeshId;
+use semel_store::{Fate, StoreError};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::accept::{AcceptBatch, AcceptItem, Claim, Verdict};
+use crate::hub::Hub;
+use crate::limiter::{self, LimitRequest, Limiter};
+use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX};
+use crate::store::{BatchDone, Mesh, Store};
+
+/// What a send is answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// What the table says.
+    Decided(Verdict),
+    /// Refused before the transaction.
+    Refused(Code),
+    /// `429`.
+    RateLimited {
+        /// When to come back.
+        retry_after: Duration,
+    },
+    /// `503`: it was undone, the same id may be sent again.
+    Later,
+    /// No answer can be given: close the connection.
+    Close,
+}
+
+/// A send on its way.
+struct Waiting {
+    item: AcceptItem,
+    enqueued_at: UnixMs,
+    reply: oneshot::Sender<Answer>,
+}
+
+/// The lanes of all meshes.
+pub struct Pipeline {
+    shared: Arc<Shared>,
+    lanes: Mutex<HashMap<MeshId, mpsc::Sender<Waiting>>>,
+}
+
+struct Shared {
+    store: Store,
+    limiter: Limiter,
+    clock: Arc<dyn Clock>,
+    hub: Arc<Hub>,
+}
+
+impl Pipeline {
+    /// A pipeline over this store.
+    pub fn new(store: Store, limiter: Limiter, clock: Arc<dyn Clock>, hub: Arc<Hub>) -> Self {
+        let shared = Arc::new(Shared { store, limiter, clock, hub });
+        Self { shared, lanes: Mutex::new(HashMap::new()) }
+    }
+
+    /// Hands a send in, in the order of the calls; waits while the lane is full. The answer comes
+    /// over the channel; none comes when the lane ends, which is like [`Answer::Close`].
+    pub async fn submit(
+        &self,
+        mesh: &Arc<Mesh>,
+        item: AcceptItem,
+        enqueued_at: UnixMs,
+    ) -> oneshot::Receiver<Answer> {
+        let (reply, answer) = oneshot::channel();
+        let lane = self.lane(mesh);
+        // A lane that has ended drops the send, and with it the channel: that is an answer.
+        let _ = lane.send(Waiting { item, enqueued_at, reply }).await;
+        answer
+    }
+
+    fn lane(&self, mesh: &Arc<Mesh>) -> mpsc::Sender<Waiting> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let lane = lanes.entry(mesh.mesh_id).or_insert_with(|| {
+            let (lane, waiting) = mpsc::channel(LANE_QUEUE_MAX);
+            let (shared, mesh) = (Arc::clone(&self.shared), Arc::clone(mesh));
+            drop(tokio::spawn(async move { shared.run_lane(&mesh, waiting).await }));
+            lane
+        });
+        lane.clone()
+    }
+}
+
+impl Shared {
+    async fn run_lane(&self, mesh: &Mesh, mut waiting: mpsc::Receiver<Waiting>) {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        while waiting.recv_many(&mut batch, BATCH_MAX).await > 0 {
+            self.run_batch(mesh, std::mem::take(&mut batch)).await;
+        }
+    }
+
+    async fn run_batch(&self, mesh: &Mesh, batch: Vec<Waiting>) {
+        let now = self.clock.wall();
+        let Some(unknown) = self.answer_known(mesh, batch, now).await else { return };
+        let checked = unknown.into_iter().map(|waiting| self.check(mesh, waiting, now));
+        let passed: Vec<Waiting> = join_all(checked).await.into_iter().flatten().collect();
+        if passed.is_empty() {
+            return;
+        }
+        let (items, replies): (Vec<_>, Vec<_>) =
+            passed.into_iter().map(|waiting| (waiting.item, waiting.reply)).unzip();
+        let expires_at = mesh.dedupe.expires_at(now);
+        let batch = Arc::new(AcceptBatch { mesh_id: mesh.mesh_id, now, expires_at, items });
+        let answers = self.accept(&batch).await;
+        for (reply, answer) in replies.into_iter().zip(answers) {
+            // A daemon that went away will ask again.
+            let _ = reply.send(answer);
+        }
+    }
+
+    /// B0. Gives back those that are not known, or nothing when the store could not be asked.
+    async fn answer_known(
+        &self,
+        mesh: &Mesh,
+        batch: Vec<Waiting>,
+        now: UnixMs,
+    ) -> Option<Vec<Waiting>> {
+        let key = |waiting: &Waiting| {
+            (waiting.item.session.member_id, waiting.item.client_message_id.clone())
+        };
+        let keys: Vec<_> = batch.iter().map(key).collect();
+        let held = match self.store.dedupe_look_up(mesh.mesh_id, &keys).await {
+            Ok(held) => held,
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "ids could not be looked up");
+                batch.into_iter().for_each(|waiting| drop(waiting.reply.send(Answer::Later)));
+                return None;
+            }
+        };
+        let mut unknown = Vec::new();
+        for (waiting, held) in batch.into_iter().zip(held) {
+            let Some(held) = held else {
+                unknown.push(waiting);
+                continue;
+            };
+            let too_old = mesh.dedupe.too_old(waiting.enqueued_at, now);
+            let answer = match (Claim::held(&held, &waiting.item.fingerprint), too_old) {
+                // This request may have been accepted and forgotten before the other one came.
+                (Claim::HeldDiffers, true) => Answer::Refused(Code::KeyTooOldToJudge),
+                (Claim::HeldDiffers, false) => Answer::Decided(Verdict::Reused(held)),
+                (Claim::HeldMatch | Claim::Won, _) => Answer::Decided(Verdict::Duplicate(held)),
+            };
+            let _ = waiting.reply.send(answer);
+        }
+        Some(unknown)
+    }
+
+    /// B1. Age comes before every refusal: what is too old to judge is never refused.
+    async fn check(&self, mesh: &Mesh, waiting: Waiting, now: UnixMs) -> Option<Waiting> {
+        let item = &waiting.item;
+        let too_large = item.envelope.body().len() > mesh.inline_bytes as usize;
+        let refusal = if mesh.dedupe.too_old(waiting.enqueued_at, now) {
+            Some(Answer::Refused(Code::KeyTooOldToJudge))
+        } else if too_large {
+            Some(Answer::Refused(Code::PayloadTooLarge))
+        } else {
+            self.over_the_limit(mesh, item).await
+        };
+        match refusal {
+            None => Some(waiting),
+            Some(answer) => {
+                let _ = waiting.reply.send(answer);
+                None
+            }
+        }
+    }
+
+    async fn over_the_limit(&self, mesh: &Mesh, item: &AcceptItem) -> Option<Answer> {
+        let (mesh_id, sender) = (mesh.mesh_id.to_string(), item.session.member_id.to_string());
+        let request = LimitRequest {
+            mesh: &mesh_id,
+            sender: &sender,
+            client_message_id: item.client_message_id.as_str(),
+            limit: mesh.rate_limit,
+            window: Duration::from_millis(u64::from(mesh.rate_window_ms)),
+        };
+        match self.limiter.take(&request).await.verdict {
+            limiter::Verdict::Counted | limiter::Verdict::Free => None,
+            limiter::Verdict::Denied { retry_after } => Some(Answer::RateLimited { retry_after }),
+        }
+    }
+
+    /// B2 and B3. A statement that was refused for its data is found by running items alone.
+    async fn accept(&self, batch: &Arc<AcceptBatch>) -> Vec<Answer> {
+        match self.store.accept(batch).await {
+            Ok(done) => self.told(batch, done),
+            Err(StoreError::Sqlite(_) | StoreError::Postgres(_)) if batch.items.len() > 1 => {
+                let mut answers = Vec::with_capacity(batch.items.len());
+                for item in &batch.items {
+                    let alone = AcceptBatch { items: vec![item.clone()], ..(**batch).clone() };
+                    answers.extend(Box::pin(self.accept(&Arc::new(alone))).await);
+                }
+                answers
+            }
+            Err(error) => {
+                tracing::error!(error = error.chain(), "a batch was not accepted");
+                let answer = match error.fate() {
+                    Fate::Undone => Answer::Later,
+                    Fate::Uncertain => Answer::Close,
+                };
+                vec![answer; batch.items.len()]
+            }
+        }
+    }
+
+    fn told(&self, batch: &AcceptBatch, done: BatchDone) -> Vec<Answer> {
+        self.hub.wake(batch.mesh_id, &done.recipients);
+        done.verdicts.into_iter().map(Answer::Decided).collect()
+    }
+}

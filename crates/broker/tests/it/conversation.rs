@@ -1,0 +1,223 @@
+//! The handshake and its refusals, pushes and acknowledgements, replacement, draining, and frames
+//! that are none.
+
+use semel_broker::store::MemberStatus;
+use semel_core::clock::UnixMs;
+use semel_core::hex::Hex;
+use semel_core::id::ClientMessageId;
+use semel_wire::close::CloseKind;
+use semel_wire::features::{Feature, accept};
+use semel_wire::frame::{
+    FeatureNegotiationRequest, FromBroker, FromDaemon, Ping, Resolve, ResolveItem, Verdict,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::client::{Daemon, send_frame, serve};
+use crate::support::{self, NOW};
+
+const TOPIC: (&str, &str) = ("topic", "builds");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_must_be_signed_for_this_broker_this_challenge_and_now() {
+    let served = serve(support::sqlite().await).await;
+    let refused = async |change: &dyn Fn(&Daemon, &mut semel_wire::frame::Hello)| {
+        let mut daemon = Daemon::connect(served.address).await;
+        let mut hello = daemon.hello(0);
+        change(&daemon, &mut hello);
+        daemon.say(&FromDaemon::Hello(hello)).await;
+        let closed = daemon.closed().await;
+        assert_eq!(closed.reason.expect("a reason").kind, CloseKind::Unauthorised);
+        assert_eq!(closed.code, 4001);
+    };
+    refused(&|_, hello| hello.signature = Hex([1; 64])).await;
+    refused(&|_, hello| hello.nonce = Hex([9; 16])).await;
+    refused(&|daemon, hello| {
+        hello.mesh = "other".to_owned();
+        daemon.sign(0, hello);
+    })
+    .await;
+    // A stranger's key, properly signed.
+    refused(&|daemon, hello| *hello = daemon.hello(77)).await;
+    // Another member's key with our signature.
+    refused(&|daemon, hello| hello.pubkey = daemon.hello(1).pubkey).await;
+    refused(&|daemon, hello| {
+        hello.time = UnixMs(NOW.0 + 5 * 60 * 1000 + 1);
+        daemon.sign(0, hello);
+    })
+    .await;
+    let earlier = Daemon::connect(served.address).await.hello(0);
+    refused(&|_, hello| *hello = earlier.clone()).await;
+    assert_eq!(served.hub.connections(), 0);
+    Daemon::welcomed(served.address, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_revoked_is_told_so() {
+    let served = serve(support::sqlite().await).await;
+    let fixture = &served.fixture;
+    let ended =
+        fixture.store.member_end(fixture.mesh_id, fixture.members[1], MemberStatus::Revoked);
+    assert!(ended.await.unwrap());
+    let mut daemon = Daemon::connect(served.address).await;
+    let hello = daemon.hello(1);
+    daemon.say(&FromDaemon::Hello(hello)).await;
+    assert_eq!(daemon.closed().await.code, 4005);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_frame_closes_the_connection_and_nothing_else() {
+    let served = serve(support::sqlite().await).await;
+    let mut witness = Daemon::welcomed(served.address, 1).await;
+    let good = send_frame("one", TOPIC, "hi");
+    let good = FromDaemon::Send(good).encode();
+    let mut bad: Vec<String> =
+        ["", "{}", "[]", "null", "{\"type\":\"dance\"}", "{\"type\":7}", "\u{0}"]
+            .map(str::to_owned)
+            .to_vec();
+    bad.push(good.replace("\"send\"", "\"hello\""));
+    bad.push(good.replace("{", "{\"extra\":1,"));
+    bad.push(good.replace("topic", "mail"));
+    bad.push(good.replacen('{', "{\"type\":\"send\",", 1));
+    bad.extend((0..good.len()).step_by(7).map(|cut| good[..cut].to_owned()));
+    for text in &bad {
+        let mut daemon = Daemon::welcomed(served.address, 0).await;
+        daemon.say_text(text).await;
+        let closed = daemon.closed().await;
+        assert_eq!(closed.code, 4008, "{text:?}");
+    }
+    for text in &bad {
+        let mut daemon = Daemon::connect(served.address).await;
+        daemon.say_text(text).await;
+        assert_eq!(daemon.closed().await.code, 4008, "before hello: {text:?}");
+    }
+    witness.say(&FromDaemon::Ping(Ping { id: 5 })).await;
+    assert!(matches!(witness.next().await, Ok(FromBroker::Pong(pong)) if pong.id == 5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn features_are_what_a_daemon_requires() {
+    let served = serve(support::sqlite().await).await;
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    let names = |features: &[&str]| features.iter().map(|f| (*f).to_owned()).collect();
+    let mut require: Vec<String> = names(Feature::REQUIRED);
+    require.push("time_travel".to_owned());
+    let request = FeatureNegotiationRequest { require, optional: names(Feature::OPTIONAL) };
+    daemon.say(&FromDaemon::FeatureNegotiationRequest(request)).await;
+    let Ok(FromBroker::FeatureNegotiationResponse(response)) = daemon.next().await else {
+        panic!("no response");
+    };
+    assert_eq!(response.missing_required, ["time_travel"]);
+    let negotiated = accept(Feature::REQUIRED, &response).expect("all that is required");
+    assert_eq!(negotiated.max_payload.unwrap().inline_bytes, 65_536);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_wait_for_who_is_away_and_come_in_order() {
+    for fixture in [support::sqlite().await, support::postgres().await] {
+        let served = serve(fixture).await;
+        let mut sender = Daemon::welcomed(served.address, 0).await;
+        for n in 0..5 {
+            assert_eq!(sender.send(send_frame(&n.to_string(), TOPIC, "hi")).await.status, 201);
+        }
+        // Away until now.
+        let mut receiver = Daemon::welcomed(served.address, 1).await;
+        let mut seqs = Vec::new();
+        while seqs.len() < 5 {
+            seqs.extend(receiver.pushed().await.deliveries.iter().map(|d| d.seq));
+        }
+        assert_eq!(seqs, [1, 2, 3, 4, 5]);
+        // Present: pushed as it is accepted.
+        assert_eq!(sender.send(send_frame("live", TOPIC, "now")).await.status, 201);
+        let live = receiver.pushed().await.deliveries;
+        assert_eq!((live[0].seq, live[0].body.as_slice()), (6, b"now".as_slice()));
+        // What was not acknowledged comes again on the next connection, and only that.
+        receiver.ack(4).await;
+        receiver.say(&FromDaemon::Ping(Ping { id: 1 })).await;
+        assert!(matches!(receiver.next().await, Ok(FromBroker::Pong(_))));
+        while served.fixture.waiting(1).await != [5, 6] {
+            tokio::task::yield_now().await;
+        }
+        let mut receiver = Daemon::welcomed(served.address, 1).await;
+        let mut seqs = Vec::new();
+        while seqs.len() < 2 {
+            seqs.extend(receiver.pushed().await.deliveries.iter().map(|d| d.seq));
+        }
+        assert_eq!(seqs, [5, 6]);
+        // An acknowledgement of what was never sent is worth nothing.
+        receiver.ack(1_000_000).await;
+        while !served.fixture.waiting(1).await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(sender.send(send_frame("more", TOPIC, "hi")).await.status, 201);
+        assert_eq!(receiver.pushed().await.deliveries[0].seq, 7);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_connection_takes_the_place_of_the_older() {
+    let served = serve(support::sqlite().await).await;
+    let (mut old, old_ack) = Daemon::greeted(served.address, 0).await;
+    let mut new = Daemon::connect(served.address).await;
+    let hello = new.hello(0);
+    let nonce = hello.nonce;
+    new.say(&FromDaemon::Hello(hello)).await;
+    let Ok(FromBroker::HelloAck(new_ack)) = new.next().await else { panic!("no ack") };
+    assert!(new_ack.session_epoch > old_ack.session_epoch);
+    assert_eq!(new_ack.store_epoch, "epoch-1");
+    let closed = old.closed().await;
+    assert_eq!(closed.code, 4003);
+    assert_eq!(closed.reason.unwrap().nonce, Some(nonce), "whose hello it was");
+    assert_eq!(new.send(send_frame("one", TOPIC, "hi")).await.status, 201);
+    while served.hub.connections() != 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resolve_tells_what_became_of_a_send() {
+    let served = serve(support::postgres().await).await;
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    let sent = daemon.send(send_frame("one", ("queue", "work"), "hi")).await;
+    let request_fingerprint = send_frame("one", ("queue", "work"), "hi").request_fingerprint;
+    let item = |id: &str, enqueued_at| ResolveItem {
+        client_message_id: ClientMessageId::parse(id).unwrap(),
+        request_fingerprint,
+        enqueued_at,
+    };
+    let ancient = UnixMs(0);
+    let mut items = vec![item("one", ancient), item("never", NOW), item("forgotten", ancient)];
+    // Somebody else's request under our id is not ours.
+    let mut other = item("one", NOW);
+    other.request_fingerprint = send_frame("one", TOPIC, "hi").request_fingerprint;
+    items.push(other);
+    daemon.say(&FromDaemon::Resolve(Resolve { request_id: 3, items })).await;
+    let Ok(FromBroker::ResolveResult(result)) = daemon.next().await else { panic!("no result") };
+    assert_eq!(result.request_id, 3);
+    let verdicts: Vec<Verdict> = result.items.iter().map(|item| item.verdict).collect();
+    let expected = [Verdict::Committed, Verdict::Absent, Verdict::TooOld, Verdict::Absent];
+    assert_eq!(verdicts, expected);
+    assert_eq!(result.items[0].broker_message_id, sent.broker_message_id);
+    assert_eq!(result.items[0].history_id, sent.history_id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_stops_says_so_and_ends() {
+    let mut served = serve(support::sqlite().await).await;
+    assert_eq!(get(&served, "/readyz").await, 200);
+    assert_eq!(get(&served, "/healthz").await, 200);
+    assert_eq!(get(&served, "/elsewhere").await, 404);
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    served.stop.take().unwrap().send(()).unwrap();
+    assert_eq!(daemon.closed().await.code, 4013);
+    drop(daemon);
+    served.stopped.await.unwrap().unwrap();
+}
+
+async fn get(served: &crate::client::Served, path: &str) -> u16 {
+    let mut stream = tokio::net::TcpStream::connect(served.address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}

@@ -1,0 +1,15 @@
+//! The wire from outside: exact bytes, round trips, refusals, sizes, and the document.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod document;
+mod examples;
+mod refusals;
+mod round_trip;
+mod sizes;
+mod strategies;
