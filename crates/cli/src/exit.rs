@@ -9,6 +9,11 @@ pub(crate) enum Exit {
     Failed,
     Usage,
     NotFound,
+    Conflict,
+    /// Nothing was lost, try again.
+    Unavailable,
+    /// Refused to start: configuration, an unfit or newer store.
+    Refused,
 }
 
 impl Exit {
@@ -17,6 +22,9 @@ impl Exit {
             Self::Failed => 1,
             Self::Usage => 2,
             Self::NotFound => 3,
+            Self::Conflict => 4,
+            Self::Unavailable => 5,
+            Self::Refused => 78,
         }
     }
 }

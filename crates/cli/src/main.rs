@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stderr, reason = "the command line is the one place that prints")]
 
+mod broker;
 mod exit;
 mod explain;
 mod fingerprint;
@@ -22,6 +23,8 @@ struct Arguments {
 enum Command {
     /// Show the canonical form and the fingerprint of an envelope
     Fingerprint(fingerprint::Arguments),
+    /// Run a broker, or look after its store
+    Broker(broker::Arguments),
     /// Show the page of an error code
     Explain(explain::Arguments),
 }
@@ -30,6 +33,7 @@ fn main() {
     let arguments = Arguments::parse();
     let done = match &arguments.command {
         Command::Fingerprint(arguments) => fingerprint::run(arguments),
+        Command::Broker(arguments) => broker::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
     };
     match done {

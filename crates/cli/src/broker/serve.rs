@@ -1,0 +1,116 @@
+//! `semel broker serve`.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use semel_broker::connection::Broker;
+use semel_broker::hub::Hub;
+use semel_broker::limiter::{Fallback, FallbackMode, Limiter};
+use semel_broker::pipeline::Pipeline;
+use semel_broker::server;
+use semel_core::clock::{Clock, SystemClock};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::target::{self, mint, random};
+use crate::exit::{Exit, Failure};
+use crate::print;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Where daemons connect; port 0 picks a free one, and the ready line says which
+    #[arg(long, default_value = "127.0.0.1:7117")]
+    listen: SocketAddr,
+
+    #[command(flatten)]
+    target: target::Target,
+
+    /// `memory`, or `redis://…` when several brokers share a store
+    #[arg(long, default_value = "memory")]
+    limiter: String,
+
+    /// What happens when the limiter's server is away: `local` or `closed`
+    #[arg(long, default_value = "local")]
+    limiter_fallback: String,
+
+    /// How many brokers share the limit while its server is away
+    #[arg(long, default_value = "1")]
+    brokers: NonZeroU32,
+
+    /// Serve without TLS on an address that others can reach
+    #[arg(long)]
+    insecure_allow_plain: bool,
+
+    /// Say that it is ready as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Bind, open, serve, wait: in this order, so that a taken port is told before a store is touched.
+pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if !arguments.listen.ip().is_loopback() && !arguments.insecure_allow_plain {
+        let text = format!(
+            "error: {} can be reached from other machines, and this broker speaks plain text\n\
+             put a proxy with TLS before it, or pass --insecure-allow-plain",
+            arguments.listen
+        );
+        return Err(Failure::new(Exit::Refused, text));
+    }
+    tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let limiter = limiter(arguments, &clock)?;
+    let io = |error: std::io::Error| {
+        Failure::new(Exit::Unavailable, format!("error: {}: {error}", arguments.listen))
+    };
+    let listener = TcpListener::bind(arguments.listen).await.map_err(io)?;
+    let address = listener.local_addr().map_err(io)?;
+    let store = arguments.target.open().await?;
+    let (hub, mint) = (Arc::new(Hub::default()), mint());
+    let pipeline = Pipeline::new(store.clone(), limiter, Arc::clone(&clock), Arc::clone(&hub));
+    let broker_id = mint.uuid();
+    let nonces = Arc::new(nonce);
+    let broker = Arc::new(Broker { broker_id, store, pipeline, hub, clock, mint, nonces });
+    let shutdown = stopped().map_err(io)?;
+    let url = format!("ws://{address}/v1/mesh");
+    if arguments.json {
+        let ready = json!({"event": "ready", "broker": url, "broker_id": broker_id.to_string()});
+        print(&format!("{ready}\n"))?;
+    } else {
+        print(&format!("the broker is ready at {url}\n"))?;
+    }
+    server::serve(broker, listener, shutdown).await.map_err(io)
+}
+
+fn limiter(arguments: &Arguments, clock: &Arc<dyn Clock>) -> Result<Limiter, Failure> {
+    if arguments.limiter == "memory" {
+        return Ok(Limiter::memory(Arc::clone(clock)));
+    }
+    let usage = |text: String| Failure::new(Exit::Usage, text);
+    let mode = FallbackMode::parse(&arguments.limiter_fallback)
+        .ok_or_else(|| usage("error: --limiter-fallback is local or closed".to_owned()))?;
+    let fallback = Fallback { mode, brokers: arguments.brokers };
+    Limiter::redis(&arguments.limiter, Arc::clone(clock), fallback)
+        .map_err(|error| usage(format!("error: --limiter: {error}")))
+}
+
+/// A fresh challenge.
+fn nonce() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(&random().to_ne_bytes());
+    bytes[16..].copy_from_slice(&random().to_ne_bytes());
+    bytes
+}
+
+/// SIGTERM and SIGINT both mean: finish what is under way, then end.
+fn stopped() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}

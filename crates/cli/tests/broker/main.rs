@@ -1,0 +1,14 @@
+//! `semel broker` as processes: served, administered, stopped, and killed under load.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking"
+)]
+
+mod daemon;
+mod killed;
+mod process;
+mod verbs;
