@@ -7,6 +7,7 @@
     reason = "a benchmark prints, and reads the clock to measure"
 )]
 
+mod broker;
 mod facts;
 mod report;
 mod store;
@@ -16,7 +17,9 @@ use anyhow::{Result, bail};
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] | ["store"] => store::run(),
-        other => bail!("there is no benchmark {other:?}; there is: store"),
+        [] => store::run().and_then(|()| broker::run()),
+        ["store"] => store::run(),
+        ["broker"] => broker::run(),
+        other => bail!("there is no benchmark {other:?}; there are: store, broker"),
     }
 }

@@ -84,7 +84,7 @@ fn params(row: &Row) -> (&str, &str, &[u8; 32], &[u8], i64) {
 }
 
 /// What the disk and SQLite give when nobody has to be asked or answered.
-fn bare(path: &Path, inserts_per_commit: u64) -> Result<f64> {
+pub(crate) fn bare(path: &Path, inserts_per_commit: u64) -> Result<f64> {
     let connection = Connection::open(path)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;

@@ -55,6 +55,11 @@ impl Target {
 /// decide after the restart.
 fn end(error: &StoreError) {
     tracing::error!(error = error.chain(), "the process ends: a commit's outcome is unknown");
+    exit();
+}
+
+#[expect(clippy::exit, reason = "only the command line ends the process, and here it must")]
+fn exit() -> ! {
     std::process::exit(Exit::Unavailable.code());
 }
 
@@ -68,7 +73,7 @@ pub(super) fn random() -> u128 {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_err() {
         tracing::error!("the system has no source of randomness");
-        std::process::exit(Exit::Unavailable.code());
+        exit();
     }
     u128::from_ne_bytes(bytes)
 }

@@ -1,0 +1,285 @@
+//! Accepts per second: through the broker's pipeline (B0, limiter, five effects, one commit), on
+//! SQLite and on PostgreSQL, beside bare loops on the same disk and the same server.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use semel_broker::accept::{AcceptItem, Session, Verdict};
+use semel_broker::hub::Hub;
+use semel_broker::limiter::Limiter;
+use semel_broker::pipeline::{Answer, Pipeline};
+use semel_broker::store::{
+    Greeted, Mesh, NewMember, NewSession, PostgresStore, Role, SqliteStore, Store,
+};
+use semel_core::clock::{Clock, SystemClock, UnixMs};
+use semel_core::envelope::{Destination, DestinationKind, Envelope};
+use semel_core::fingerprint::Fingerprint;
+use semel_core::id::{ClientMessageId, UuidId};
+use semel_core::mint::IdMint;
+use semel_store::postgres::PostgresOptions;
+use tokio_postgres::NoTls;
+use uuid::Uuid;
+
+use crate::facts;
+use crate::report::{Bar, Rounds, publish};
+
+const ROUNDS: usize = 5;
+const ROUND: Duration = Duration::from_millis(1500);
+const SUBSCRIBERS: usize = 100;
+
+const BARE_SQLITE: &str = "bare SQLite loop, 64 inserts per commit";
+const BARE_POSTGRES: &str = "bare PostgreSQL, dedupe + message per commit, 64 at once";
+const SQLITE_1: &str = "accepts on SQLite, 1 in flight";
+const SQLITE_64: &str = "accepts on SQLite, 64 in flight";
+const SQLITE_256: &str = "accepts on SQLite, 256 in flight";
+const POSTGRES_1: &str = "accepts on PostgreSQL, 1 in flight";
+const POSTGRES_64: &str = "accepts on PostgreSQL, 64 in flight";
+const POSTGRES_256: &str = "accepts on PostgreSQL, 256 in flight";
+const RETRIES: &str = "retries of a known id on SQLite, 64 in flight";
+const FAN_OUT: &str = "deliveries of a topic with 100 subscribers, SQLite";
+const WANTED_FAN_OUT: &str = "20,000 deliveries";
+
+const ROWS: &[&str] = &[
+    BARE_SQLITE,
+    BARE_POSTGRES,
+    SQLITE_1,
+    SQLITE_64,
+    SQLITE_256,
+    POSTGRES_1,
+    POSTGRES_64,
+    POSTGRES_256,
+    RETRIES,
+    FAN_OUT,
+];
+
+const BARS: &[Bar] = &[
+    Bar { ours: SQLITE_64, reference: BARE_SQLITE, target: 0.3 },
+    Bar { ours: POSTGRES_64, reference: BARE_POSTGRES, target: 2.0 },
+    Bar { ours: RETRIES, reference: SQLITE_64, target: 3.0 },
+    Bar { ours: FAN_OUT, reference: WANTED_FAN_OUT, target: 1.0 },
+];
+
+/// What a round sends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Load {
+    /// New messages to one member.
+    Direct,
+    /// The same few messages again.
+    Retries,
+    /// New messages to a topic.
+    Topic,
+}
+
+/// Runs everything, interleaved.
+pub(crate) fn run() -> Result<()> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("target");
+    let folder = tempfile::tempdir_in(target)?;
+    let server = std::env::var("SEMEL_TEST_POSTGRES")
+        .context("SEMEL_TEST_POSTGRES is not set: run `cargo xtask bench`")?;
+    let machine = facts::machine(folder.path())?;
+    let mut rounds = Rounds::default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    for round in 0..ROUNDS {
+        let path = |name: &str| folder.path().join(format!("{name}-{round}.db"));
+        rounds.add(BARE_SQLITE, crate::store::bare(&path("bare"), 64)?);
+        rounds.add(BARE_POSTGRES, runtime.block_on(bare_postgres(&server, 64))?);
+        for (name, callers) in [(SQLITE_1, 1), (SQLITE_64, 64), (SQLITE_256, 256)] {
+            let path = path(&format!("accepts-{callers}"));
+            let rate = async { accepts(sqlite(&path).await?, callers, Load::Direct).await };
+            rounds.add(name, runtime.block_on(rate)?);
+        }
+        for (name, callers) in [(POSTGRES_1, 1), (POSTGRES_64, 64), (POSTGRES_256, 256)] {
+            let rate = async { accepts(postgres(&server).await?, callers, Load::Direct).await };
+            rounds.add(name, runtime.block_on(rate)?);
+        }
+        let retries = async { accepts(sqlite(&path("retries")).await?, 64, Load::Retries).await };
+        rounds.add(RETRIES, runtime.block_on(retries)?);
+        let topic = async { accepts(sqlite(&path("topic")).await?, 64, Load::Topic).await };
+        rounds.add(FAN_OUT, runtime.block_on(topic)? * 100.0);
+        rounds.add(WANTED_FAN_OUT, 20_000.0);
+    }
+    publish("broker", &machine, ROWS, &rounds, BARS)
+}
+
+async fn sqlite(path: &Path) -> Result<Store> {
+    let on_uncertain = Arc::new(|error: &semel_store::StoreError| ended(error));
+    let store = SqliteStore::open(path, "bench".to_owned(), UnixMs(0), on_uncertain).await?;
+    Ok(Store::Sqlite(Arc::new(store)))
+}
+
+#[expect(clippy::panic, reason = "a benchmark on a disk that fails has no result")]
+fn ended(error: &semel_store::StoreError) {
+    panic!("{error}");
+}
+
+/// A database of its own on the test server.
+async fn fresh(server: &str) -> Result<String> {
+    let (client, connection) = tokio_postgres::connect(server, NoTls).await?;
+    tokio::spawn(connection);
+    let name = format!("bench_{}", Uuid::new_v4().simple());
+    client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+    let (address, _) = server.rsplit_once('/').context("an address names a database")?;
+    Ok(format!("{address}/{name}"))
+}
+
+async fn postgres(server: &str) -> Result<Store> {
+    let options = PostgresOptions::new(fresh(server).await?);
+    Ok(Store::Postgres(PostgresStore::open(options, "bench", UnixMs(0)).await?))
+}
+
+/// What a caller of the pipeline needs.
+struct Bench {
+    pipeline: Pipeline,
+    mesh: Arc<Mesh>,
+    session: Session,
+    to: Destination,
+    mint: Arc<IdMint>,
+    clock: Arc<dyn Clock>,
+    next: AtomicU64,
+    load: Load,
+}
+
+async fn accepts(store: Store, callers: usize, load: Load) -> Result<f64> {
+    let bench = Arc::new(prepare(store, load).await?);
+    if load == Load::Retries {
+        for n in 0..64 {
+            bench.send(n).await?;
+        }
+    }
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..callers {
+        let bench = Arc::clone(&bench);
+        tasks.spawn(async move {
+            let mut sent = 0_u64;
+            while start.elapsed() < ROUND {
+                bench.send(bench.next.fetch_add(1, Ordering::Relaxed)).await?;
+                sent += 1;
+            }
+            Ok::<u64, anyhow::Error>(sent)
+        });
+    }
+    let mut sent = 0;
+    while let Some(done) = tasks.join_next().await {
+        sent += done??;
+    }
+    Ok(per_second(sent, start))
+}
+
+async fn prepare(store: Store, load: Load) -> Result<Bench> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let entropy = || Uuid::new_v4().as_u128();
+    let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(entropy)));
+    let now = clock.wall();
+    let member = |n: usize| NewMember {
+        member_id: mint.uuid(),
+        name: format!("member {n}"),
+        role: Role::Member,
+        key_id: format!("key {n}"),
+        pubkey: format!("{n:064x}"),
+    };
+    let mesh_id = mint.uuid();
+    let sender = member(0);
+    store.mesh_create(mesh_id, "bench", &sender, now).await?;
+    store.topic_create(mesh_id, "topic", now).await?;
+    store.topic_subscribe(mesh_id, "topic", sender.member_id).await?;
+    for n in 1..SUBSCRIBERS {
+        let member = member(n);
+        store.member_add(mesh_id, &member, now).await?;
+        store.topic_subscribe(mesh_id, "topic", member.member_id).await?;
+    }
+    let mut mesh = store.mesh_find("bench").await?.context("the mesh was made")?;
+    // The limiter takes part and never says no.
+    mesh.rate_limit = u32::MAX;
+    mesh.rate_window_ms = 1000;
+    let greeted = store
+        .hello(&NewSession {
+            mesh_id,
+            pubkey: sender.pubkey.clone(),
+            instance_id: UuidId::new(Uuid::from_u128(1)),
+            broker_id: UuidId::new(Uuid::from_u128(2)),
+        })
+        .await?;
+    let Greeted::Welcome { session, .. } = greeted else { bail!("the sender is a member") };
+    let to = match load {
+        Load::Topic => Destination::new(DestinationKind::Topic, "topic"),
+        Load::Direct | Load::Retries => {
+            Destination::new(DestinationKind::Dm, format!("{:064x}", 1))
+        }
+    }?;
+    let limiter = Limiter::memory(Arc::clone(&clock));
+    let pipeline = Pipeline::new(store, limiter, Arc::clone(&clock), Arc::new(Hub::default()));
+    let (mesh, next) = (Arc::new(mesh), AtomicU64::new(0));
+    Ok(Bench { pipeline, mesh, session, to, mint, clock, next, load })
+}
+
+impl Bench {
+    async fn send(&self, n: u64) -> Result<()> {
+        let n = if self.load == Load::Retries { n % 64 } else { n };
+        let envelope = Envelope::new(self.to.clone(), vec![0x5a; 256])?;
+        let item = AcceptItem {
+            session: self.session,
+            client_message_id: ClientMessageId::parse(&format!("deploy-{n:019}"))?,
+            fingerprint: Fingerprint::of(&envelope),
+            envelope,
+            body_commitment: None,
+            mentions: Vec::new(),
+            broker_message_id: self.mint.uuid(),
+        };
+        let answer = self.pipeline.submit(&self.mesh, item, self.clock.wall()).await;
+        match answer.await? {
+            Answer::Decided(Verdict::Accepted { .. } | Verdict::Duplicate(_)) => Ok(()),
+            other => bail!("{other:?}"),
+        }
+    }
+}
+
+/// What a service writes that does it by hand: an id and a message, each send in a transaction of
+/// its own, so many connections at once.
+async fn bare_postgres(server: &str, connections: usize) -> Result<f64> {
+    let address = fresh(server).await?;
+    let (client, connection) = tokio_postgres::connect(&address, NoTls).await?;
+    tokio::spawn(connection);
+    let schema = "CREATE TABLE dedupe (id TEXT PRIMARY KEY, fingerprint BYTEA NOT NULL);
+                  CREATE TABLE message (id UUID PRIMARY KEY, body BYTEA NOT NULL)";
+    client.batch_execute(schema).await?;
+    let next = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..connections {
+        let (address, next) = (address.clone(), Arc::clone(&next));
+        tasks.spawn(async move { bare_connection(&address, &next, start).await });
+    }
+    let mut sent = 0;
+    while let Some(done) = tasks.join_next().await {
+        sent += done??;
+    }
+    Ok(per_second(sent, start))
+}
+
+async fn bare_connection(address: &str, next: &AtomicU64, start: Instant) -> Result<u64> {
+    let (client, connection) = tokio_postgres::connect(address, NoTls).await?;
+    tokio::spawn(connection);
+    let claim = "INSERT INTO dedupe (id, fingerprint) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    let claim = client.prepare(claim).await?;
+    let message = client.prepare("INSERT INTO message (id, body) VALUES ($1, $2)").await?;
+    let (print, body, mut sent) = ([0x5a_u8; 32], vec![0x5a_u8; 256], 0);
+    while start.elapsed() < ROUND {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        let (id, name) = (Uuid::now_v7(), format!("deploy-{n:019}"));
+        client.batch_execute("BEGIN").await?;
+        client.execute(&claim, &[&name, &print.as_slice()]).await?;
+        client.execute(&message, &[&id, &body]).await?;
+        client.batch_execute("COMMIT").await?;
+        sent += 1;
+    }
+    Ok(sent)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate needs no 53 bits")]
+fn per_second(n: u64, start: Instant) -> f64 {
+    n as f64 / start.elapsed().as_secs_f64()
+}
