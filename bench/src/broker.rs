@@ -230,10 +230,10 @@ impl Bench {
             broker_message_id: self.mint.uuid(),
         };
         let answer = self.pipeline.submit(&self.mesh, item, self.clock.wall()).await;
-        match answer.await? {
-            Answer::Decided(Verdict::Accepted { .. } | Verdict::Duplicate(_)) => Ok(()),
-            other => bail!("{other:?}"),
-        }
+        let answer = answer.await?;
+        let sent =
+            matches!(answer, Answer::Decided(Verdict::Accepted { .. } | Verdict::Duplicate(_)));
+        if sent { Ok(()) } else { bail!("{answer:?}") }
     }
 }
 
