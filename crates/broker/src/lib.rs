@@ -2,10 +2,12 @@
 //!
 //! Reading order: what is decided ([`accept`]), where it is kept ([`store`]), who may send how much
 //! ([`limiter`]), how sends become batches ([`pipeline`]), who is connected ([`hub`]), what a
-//! connection says ([`connection`]), and how it all is reached ([`server`]).
+//! connection says ([`connection`]), how it all is reached ([`server`]), and what is done at night
+//! ([`housekeeping`]).
 
 pub mod accept;
 pub mod connection;
+pub mod housekeeping;
 pub mod hub;
 pub mod limiter;
 pub mod limits;

@@ -81,3 +81,24 @@ pub const REDELIVER_AFTER: Duration = Duration::from_secs(30);
 
 /// How long a broker that stops waits for its connections.
 pub const DRAIN_MAX: Duration = Duration::from_secs(30);
+
+/// Dedupe rows that one sweep deletes.
+pub const DEDUPE_SWEEP_MAX: i64 = 1000;
+
+/// Messages that one sweep deletes. Each takes its deliveries along, so it is fewer.
+pub const RETENTION_SWEEP_MAX: i64 = 256;
+
+/// Sweeps of one kind in one night; what is left waits for the next.
+pub const SWEEP_ROUNDS_MAX: u32 = 100_000;
+
+/// Rows that the consistency check reads at a time.
+pub const CHECK_PAGE_ROWS: u32 = 1000;
+
+/// How far the clocks of two brokers may be apart before the check calls what retention did a gap.
+pub const CLOCK_SKEW_MAX: Duration = DAY;
+
+/// Housekeeping begins this long after the start, when reconnecting daemons have been served.
+pub const HOUSEKEEPING_DELAY: Duration = Duration::from_secs(10 * 60);
+
+/// How often housekeeping runs.
+pub const HOUSEKEEPING_INTERVAL: Duration = DAY;

@@ -1,6 +1,7 @@
 //! Where a broker keeps its meshes: one set of operations, two databases. One method is one
 //! transaction. `sqlite/` and `postgres/` have the same files in the same order.
 
+mod housekeeping;
 mod postgres;
 mod sqlite;
 
@@ -17,6 +18,7 @@ use uuid::Uuid;
 
 use crate::accept::{AcceptBatch, DedupeMode, Held, Session, Verdict};
 
+pub use housekeeping::Report;
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
@@ -46,6 +48,8 @@ pub struct Mesh {
     pub inline_bytes: u32,
     /// Bytes of a file.
     pub blob_bytes: u64,
+    /// How long messages are kept, delivered or not.
+    pub message_retention_days: u32,
 }
 
 status! {
@@ -186,6 +190,14 @@ impl Store {
         }
     }
 
+    /// Every mesh, by name.
+    pub async fn mesh_list(&self) -> Result<Vec<Mesh>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.mesh_list().await,
+            Self::Postgres(store) => store.mesh_list().await,
+        }
+    }
+
     /// Lets somebody in.
     pub async fn member_add(
         &self,
@@ -305,6 +317,38 @@ impl Store {
         match self {
             Self::Sqlite(store) => store.deliveries_done(mesh_id, recipient, seq).await,
             Self::Postgres(store) => store.deliveries_done(mesh_id, recipient, seq).await,
+        }
+    }
+
+    /// Forgets up to `limit` ids that have expired, and says how many. Not those that are kept for
+    /// ever, nor any of a mesh that is permanent now.
+    pub async fn dedupe_sweep(&self, now: UnixMs, limit: i64) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.dedupe_sweep(now, limit).await,
+            Self::Postgres(store) => store.dedupe_sweep(now, limit).await,
+        }
+    }
+
+    /// Deletes up to `limit` messages that were accepted before `older_than`, with all that hangs
+    /// on them, and says how many. Their ids stay taken: a retry is a duplicate without history.
+    pub async fn retention_sweep(
+        &self,
+        mesh_id: MeshId,
+        older_than: UnixMs,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.retention_sweep(mesh_id, older_than, limit).await,
+            Self::Postgres(store) => store.retention_sweep(mesh_id, older_than, limit).await,
+        }
+    }
+
+    /// Looks for messages that have some of the five effects and not the others, in pages of a
+    /// moment each: accepts and sweeps may go on meanwhile.
+    pub async fn check(&self, mesh: &Mesh, now: UnixMs) -> Result<Report, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.check(mesh, now).await,
+            Self::Postgres(store) => store.check(mesh, now).await,
         }
     }
 }

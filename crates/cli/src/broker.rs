@@ -20,6 +20,10 @@ enum Command {
     Serve(serve::Arguments),
     /// Bring the store's schema up to date and exit
     Migrate(target::Target),
+    /// Forget expired ids and delete messages that are too old, now
+    Sweep(target::Target),
+    /// Look whether every message has all of its effects; exit 1 if not
+    Check(admin::CheckArguments),
     /// Make or show meshes
     #[command(subcommand)]
     Mesh(admin::MeshCommand),
@@ -41,6 +45,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         match &arguments.command {
             Command::Serve(arguments) => serve::run(arguments).await,
             Command::Migrate(target) => target.open().await.map(drop),
+            Command::Sweep(target) => admin::sweep(target).await,
+            Command::Check(arguments) => admin::check(arguments).await,
             Command::Mesh(command) => admin::mesh(command).await,
             Command::Member(command) => admin::member(command).await,
             Command::Topic(command) => admin::topic(command).await,

@@ -13,6 +13,12 @@ impl UnixMs {
         let ms = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(ms))
     }
+
+    /// This moment and `duration` less, at the beginning of time at the earliest.
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        let ms = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_sub(ms))
+    }
 }
 
 /// Two clocks, because they answer different questions.

@@ -2,10 +2,12 @@
 //! those of `sqlite/`; what differs beyond the dialect is said where it does.
 
 mod accept;
+mod check;
 mod dedupe;
 mod delivery;
 mod mesh;
 mod session;
+mod sweep;
 
 use semel_core::clock::UnixMs;
 use semel_store::migration::{Migration, MigrationSet};

@@ -12,6 +12,7 @@ mod answers;
 mod client;
 mod conversation;
 mod differential;
+mod housekeeping;
 mod limiter;
 mod store;
 mod support;

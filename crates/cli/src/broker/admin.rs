@@ -1,6 +1,7 @@
 //! The operator's verbs: meshes, members, topics and queues, straight in the store.
 
 use clap::Subcommand;
+use semel_broker::housekeeping::{self, SweepReport};
 use semel_broker::store::{MemberStatus, NewMember, Role, Store};
 use semel_core::clock::{Clock, SystemClock, UnixMs};
 use semel_core::id::MemberId;
@@ -36,6 +37,15 @@ pub(crate) enum MeshCommand {
         #[command(flatten)]
         target: target::Target,
     },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArguments {
+    /// Print one JSON line per mesh
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: target::Target,
 }
 
 #[derive(Debug, Subcommand)]
@@ -101,6 +111,49 @@ pub(crate) enum QueueCommand {
 
 fn now() -> UnixMs {
     SystemClock::new().wall()
+}
+
+pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
+    let store = target.open().await?;
+    let swept = async {
+        let meshes = store.mesh_list().await?;
+        housekeeping::sweep_once(&store, &meshes, now()).await
+    };
+    let SweepReport { ids, messages, unfinished } = swept.await.map_err(|error| failed(&error))?;
+    print(&format!("ids forgotten {ids}, messages deleted {messages}\n"))?;
+    if unfinished > 0 {
+        let text = "error: there is more to sweep\ngo on with: semel broker sweep";
+        return Err(Failure::new(Exit::Unavailable, text));
+    }
+    Ok(())
+}
+
+pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
+    let store = arguments.target.open().await?;
+    let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
+    let reports = housekeeping::check_once(&store, &meshes, now()).await;
+    let mut wrong = 0;
+    for (mesh_id, report) in reports.map_err(|error| failed(&error))? {
+        let slug = meshes.iter().find(|mesh| mesh.mesh_id == mesh_id).map_or("", |m| &m.slug);
+        let findings = report.findings();
+        wrong += findings.iter().map(|(_, count)| count).sum::<u64>();
+        let line = if arguments.json {
+            let findings: serde_json::Map<_, _> =
+                findings.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect();
+            json!({"mesh": slug, "rows": report.rows, "findings": findings}).to_string()
+        } else {
+            let found = findings.iter().filter(|(_, count)| *count > 0);
+            let found: Vec<String> = found.map(|(name, count)| format!("{name} {count}")).collect();
+            let found = if found.is_empty() { "consistent".to_owned() } else { found.join(", ") };
+            format!("{slug}: {} rows, {found}", report.rows)
+        };
+        print(&format!("{line}\n"))?;
+    }
+    if wrong > 0 {
+        let text = format!("error: {wrong} rows are not as they must be");
+        return Err(Failure::new(Exit::Failed, text));
+    }
+    Ok(())
 }
 
 pub(super) async fn mesh(command: &MeshCommand) -> Result<(), Failure> {

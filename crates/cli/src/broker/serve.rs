@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use semel_broker::connection::Broker;
+use semel_broker::housekeeping;
 use semel_broker::hub::Hub;
 use semel_broker::limiter::{Fallback, FallbackMode, Limiter};
 use semel_broker::pipeline::Pipeline;
@@ -73,6 +74,10 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let nonces = Arc::new(nonce);
     let broker = Arc::new(Broker { broker_id, store, pipeline, hub, clock, mint, nonces });
     let shutdown = stopped().map_err(io)?;
+    // It ends with the process: every step of it is one transaction.
+    let nightly =
+        housekeeping::run(broker.store.clone(), Arc::clone(&broker.clock), std::future::pending());
+    drop(tokio::spawn(nightly));
     let url = format!("ws://{address}/v1/mesh");
     if arguments.json {
         let ready = json!({"event": "ready", "broker": url, "broker_id": broker_id.to_string()});

@@ -145,6 +145,8 @@ struct Row {
 }
 
 async fn check(store: &str, answers: &HashMap<u8, Answered>) {
+    let checked = succeeds(&["broker", "check", "--store", store]);
+    assert!(checked.ends_with(", consistent"), "{checked}");
     let (client, connection) = tokio_postgres::connect(store, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let sql = "SELECT d.client_message_id, d.broker_message_id, d.request_fingerprint, h.seq

@@ -44,6 +44,8 @@ async fn from_nothing(store: &str) {
         Some(FromBroker::Push(push)) => assert_eq!(push.deliveries[0].body, b"hello"),
         other => panic!("{other:?}"),
     }
+    assert!(run(&["check"]).starts_with("test: "), "the check speaks of the mesh");
+    assert_eq!(run(&["sweep"]), "ids forgotten 0, messages deleted 0");
     run(&["member", "revoke", "test", &member]);
     drop(brien);
     assert!(Daemon::connect(&broker.url, 2).await.is_none(), "it was thrown out");

@@ -18,9 +18,17 @@ statements! {
 
     MESH_FIND = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes
+               inline_bytes, blob_bytes, message_retention_days
           FROM mesh.mesh
          WHERE slug = $1";
+
+    /// Every slug is at least empty: said so that the index gives both the rows and their order.
+    MESH_LIST = "
+        SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
+               inline_bytes, blob_bytes, message_retention_days
+          FROM mesh.mesh
+         WHERE slug >= ''
+         ORDER BY slug";
 
     MEMBER_INSERT = "
         INSERT INTO mesh.member (mesh_id, member_id, name, role, status, joined_at)
@@ -80,6 +88,11 @@ impl PostgresStore {
         let tx = self.postgres.snapshot().await?;
         let row = tx.query_opt(MESH_FIND, &[&slug]).await?;
         row.as_ref().map(mesh).transpose()
+    }
+
+    pub(in crate::store) async fn mesh_list(&self) -> Result<Vec<Mesh>, StoreError> {
+        let tx = self.postgres.snapshot().await?;
+        tx.query(MESH_LIST, &[]).await?.iter().map(mesh).collect()
     }
 
     pub(in crate::store) async fn member_add(
@@ -169,6 +182,7 @@ fn mesh(row: &Row) -> Result<Mesh, StoreError> {
         rate_window_ms: number(5)?,
         inline_bytes: number(6)?,
         blob_bytes: u64::try_from(row.try_get::<_, i64>(7)?).unwrap_or(0),
+        message_retention_days: number(8)?,
         slug,
     })
 }

@@ -18,9 +18,17 @@ statements! {
 
     MESH_FIND = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes
+               inline_bytes, blob_bytes, message_retention_days
           FROM mesh
          WHERE slug = :slug";
+
+    /// Every slug is at least empty: said so that the index gives both the rows and their order.
+    MESH_LIST = "
+        SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
+               inline_bytes, blob_bytes, message_retention_days
+          FROM mesh
+         WHERE slug >= ''
+         ORDER BY slug";
 
     MEMBER_INSERT = "
         INSERT INTO member (mesh_id, member_id, name, role, status, joined_at)
@@ -89,6 +97,15 @@ impl SqliteStore {
             let mut statement = connection.prepare_cached(MESH_FIND)?;
             let found = statement.query_row([&slug], |row| Ok(mesh(row))).optional()?;
             found.transpose()
+        });
+        read.await
+    }
+
+    pub(in crate::store) async fn mesh_list(&self) -> Result<Vec<Mesh>, StoreError> {
+        let read = self.sqlite.read(|connection| {
+            let mut statement = connection.prepare_cached(MESH_LIST)?;
+            let rows = statement.query_map([], |row| Ok(mesh(row)))?;
+            rows.map(|row| row?).collect()
         });
         read.await
     }
@@ -224,5 +241,6 @@ fn mesh(row: &Row<'_>) -> Result<Mesh, StoreError> {
         rate_window_ms: row.get(5)?,
         inline_bytes: row.get(6)?,
         blob_bytes: u64::try_from(row.get::<_, i64>(7)?).unwrap_or(0),
+        message_retention_days: row.get(8)?,
     })
 }

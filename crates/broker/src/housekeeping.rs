@@ -1,0 +1,143 @@
+//! What a broker does at night (mesh.md §7): forgets ids that have expired, deletes messages that
+//! are too old, and looks whether every message has all of its effects.
+
+use std::sync::Arc;
+
+use semel_core::clock::{Clock, UnixMs};
+use semel_core::id::MeshId;
+use semel_store::StoreError;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::limits::{
+    DAY, DEDUPE_SWEEP_MAX, HOUSEKEEPING_DELAY, HOUSEKEEPING_INTERVAL, RETENTION_SWEEP_MAX,
+    SWEEP_ROUNDS_MAX,
+};
+use crate::store::{Mesh, Report, Store};
+
+/// What a sweep has deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SweepReport {
+    /// Ids that had expired.
+    pub ids: u64,
+    /// Messages that were too old.
+    pub messages: u64,
+    /// Kinds of sweep that came to the end of their rounds: there is more to delete.
+    pub unfinished: u64,
+}
+
+/// Housekeeping every night until `shutdown` comes. What is under way then is undone or finished
+/// by the store: every step is one transaction.
+pub async fn run(store: Store, clock: Arc<dyn Clock>, shutdown: impl Future<Output = ()>) {
+    tokio::select! {
+        () = shutdown => {}
+        () = nightly(&store, clock.as_ref()) => {}
+    }
+}
+
+async fn nightly(store: &Store, clock: &dyn Clock) {
+    sleep(HOUSEKEEPING_DELAY).await;
+    let mut nights = interval(HOUSEKEEPING_INTERVAL);
+    nights.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        nights.tick().await;
+        if let Err(error) = night(store, clock).await {
+            tracing::error!(error = error.chain(), "housekeeping failed; it is tried again");
+        }
+    }
+}
+
+async fn night(store: &Store, clock: &dyn Clock) -> Result<(), StoreError> {
+    let meshes = store.mesh_list().await?;
+    let swept = sweep_once(store, &meshes, clock.wall()).await?;
+    let SweepReport { ids, messages, unfinished } = swept;
+    tracing::info!(ids, messages, unfinished, "swept");
+    for (mesh_id, report) in check_once(store, &meshes, clock.wall()).await? {
+        if report.is_clean() {
+            tracing::info!(%mesh_id, rows = report.rows, "the mesh is consistent");
+        } else {
+            tracing::error!(%mesh_id, ?report, "the mesh is not consistent");
+        }
+    }
+    Ok(())
+}
+
+/// Sweeps until nothing is left, within limits.
+pub async fn sweep_once(
+    store: &Store,
+    meshes: &[Mesh],
+    now: UnixMs,
+) -> Result<SweepReport, StoreError> {
+    let mut report = SweepReport::default();
+    let ids = rounds(DEDUPE_SWEEP_MAX, |limit| store.dedupe_sweep(now, limit)).await?;
+    report.ids += ids.rows;
+    report.unfinished += ids.unfinished;
+    for mesh in meshes {
+        let older_than = now.saturating_sub(DAY * mesh.message_retention_days);
+        let sweep = |limit| store.retention_sweep(mesh.mesh_id, older_than, limit);
+        let messages = rounds(RETENTION_SWEEP_MAX, sweep).await?;
+        report.messages += messages.rows;
+        report.unfinished += messages.unfinished;
+    }
+    Ok(report)
+}
+
+/// Checks every mesh.
+pub async fn check_once(
+    store: &Store,
+    meshes: &[Mesh],
+    now: UnixMs,
+) -> Result<Vec<(MeshId, Report)>, StoreError> {
+    let mut reports = Vec::with_capacity(meshes.len());
+    for mesh in meshes {
+        reports.push((mesh.mesh_id, store.check(mesh, now).await?));
+    }
+    Ok(reports)
+}
+
+struct Swept {
+    rows: u64,
+    unfinished: u64,
+}
+
+/// Runs a limited sweep until it finds nothing. A message with so many deliveries that a sweep is
+/// more than one write may be is swept with fewer others.
+async fn rounds<Sweeping>(limit: i64, sweep: impl Fn(i64) -> Sweeping) -> Result<Swept, StoreError>
+where
+    Sweeping: Future<Output = Result<u64, StoreError>>,
+{
+    let (mut limit, mut swept) = (limit, Swept { rows: 0, unfinished: 0 });
+    for _ in 0..SWEEP_ROUNDS_MAX {
+        match sweep(limit).await {
+            Ok(0) => return Ok(swept),
+            Ok(rows) => swept.rows += rows,
+            Err(StoreError::TooManyRows { .. }) if limit > 1 => limit /= 2,
+            Err(error) => return Err(error),
+        }
+    }
+    swept.unfinished = 1;
+    Ok(swept)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sweep_that_is_too_large_for_one_write_is_cut() {
+        let left = Cell::new(100);
+        let sweep = async |limit: i64| {
+            let rows = left.get().min(limit.unsigned_abs());
+            if rows > 10 {
+                return Err(StoreError::TooManyRows { rows, max: 10 });
+            }
+            left.set(left.get() - rows);
+            Ok(rows)
+        };
+        let swept = rounds(64, sweep).await;
+        assert!(matches!(swept, Ok(Swept { rows: 100, unfinished: 0 })));
+        let never = async |_| Err(StoreError::TooManyRows { rows: 11, max: 10 });
+        assert!(rounds(64, never).await.is_err(), "one message alone is too large");
+    }
+}

@@ -1,0 +1,144 @@
+//! What housekeeping deletes: ids that have expired, and messages that are too old (mesh.md §7).
+//!
+//! Differs from sqlite: another broker may sweep at the same time. Whoever deletes a message row
+//! deletes what hangs on it; the other one waits for that, finds nothing, and goes on.
+
+use semel_core::clock::UnixMs;
+use semel_core::id::MeshId;
+use semel_store::{StoreError, statements};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::PostgresStore;
+use crate::store::housekeeping::runs;
+
+statements! {
+    /// A mesh that is permanent now keeps also what it accepted before it was.
+    EXPIRED = "
+        -- Differs from sqlite: by ctid, which is never planned as a scan of the table; rows that
+        -- another sweep holds are left to it.
+        DELETE FROM mesh.client_message_dedupe
+         WHERE ctid = ANY (ARRAY (
+               SELECT expired.ctid
+                 FROM mesh.client_message_dedupe AS expired
+                WHERE expired.expires_at <= $1
+                  AND EXISTS (SELECT 1
+                                FROM mesh.mesh
+                               WHERE mesh.mesh_id = expired.mesh_id
+                                 AND mesh.dedupe_mode = 'retention_scoped')
+                ORDER BY expired.expires_at
+                LIMIT $2
+                  FOR UPDATE OF expired SKIP LOCKED))";
+
+    /// By age alone: what was never delivered goes too, or a member that stays away would keep
+    /// its messages for ever.
+    DOOMED = "
+        SELECT accepted_at, broker_message_id
+          FROM mesh.topic_message
+         WHERE mesh_id = $1
+           AND accepted_at < $2
+         UNION ALL
+        SELECT accepted_at, broker_message_id
+          FROM mesh.message_queue
+         WHERE mesh_id = $1
+           AND accepted_at < $2
+         ORDER BY accepted_at, broker_message_id
+         LIMIT $3";
+
+    TOPIC_DELETE = "
+        DELETE FROM mesh.topic_message
+         WHERE mesh_id = $1
+           AND broker_message_id = ANY ($2)
+     RETURNING broker_message_id, sender_member_id, client_message_id";
+
+    DIRECT_DELETE = "
+        DELETE FROM mesh.message_queue
+         WHERE mesh_id = $1
+           AND broker_message_id = ANY ($2)
+     RETURNING broker_message_id, sender_member_id, client_message_id";
+
+    /// The id may have expired and belong to a later message, which stays.
+    HISTORY_UNAVAILABLE = "
+        UPDATE mesh.client_message_dedupe AS dedupe
+           SET history_available = FALSE
+          FROM unnest($2::uuid[], $3::uuid[], $4::text[]) AS gone (message, sender, id)
+         WHERE dedupe.mesh_id = $1
+           AND dedupe.sender_member_id = gone.sender
+           AND dedupe.client_message_id = gone.id
+           AND dedupe.broker_message_id = gone.message";
+
+    HISTORY_DELETE = "
+        DELETE FROM mesh.message_history
+         WHERE mesh_id = $1
+           AND broker_message_id = ANY ($2)
+     RETURNING seq";
+
+    DELIVERIES_DELETE = "
+        DELETE FROM mesh.delivery_queue
+         WHERE mesh_id = $1
+           AND recipient = ANY (ARRAY (SELECT member_id
+                                         FROM mesh.member
+                                        WHERE mesh_id = $1
+                                        UNION ALL
+                                       SELECT queue_id
+                                         FROM mesh.queue
+                                        WHERE mesh_id = $1))
+           AND seq BETWEEN $2 AND $3";
+
+    MENTIONS_DELETE = "
+        DELETE FROM mesh.mention_index
+         WHERE mesh_id = $1
+           AND member_id = ANY (ARRAY (SELECT member_id
+                                         FROM mesh.member
+                                        WHERE mesh_id = $1))
+           AND seq BETWEEN $2 AND $3";
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn dedupe_sweep(
+        &self,
+        now: UnixMs,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
+        self.execute(EXPIRED, &[&now.0, &limit]).await
+    }
+
+    pub(in crate::store) async fn retention_sweep(
+        &self,
+        mesh_id: MeshId,
+        older_than: UnixMs,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
+        self.postgres.retry(|| self.retention_once(mesh_id, older_than, limit)).await
+    }
+
+    async fn retention_once(
+        &self,
+        mesh_id: MeshId,
+        older_than: UnixMs,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
+        let mesh = mesh_id.as_uuid();
+        let tx = self.postgres.begin().await?;
+        let rows = tx.query(DOOMED, &[&mesh, &older_than.0, &limit]).await?;
+        let doomed: Vec<Uuid> = column(&rows, 1)?;
+        let mut gone = tx.query(TOPIC_DELETE, &[&mesh, &doomed]).await?;
+        gone.extend(tx.query(DIRECT_DELETE, &[&mesh, &doomed]).await?);
+        let (messages, senders): (Vec<Uuid>, Vec<Uuid>) = (column(&gone, 0)?, column(&gone, 1)?);
+        let ids: Vec<String> = column(&gone, 2)?;
+        tx.execute(HISTORY_UNAVAILABLE, &[&mesh, &messages, &senders, &ids]).await?;
+        let history = tx.query(HISTORY_DELETE, &[&mesh, &messages]).await?;
+        for (first, last) in runs(column(&history, 0)?) {
+            tx.execute(DELIVERIES_DELETE, &[&mesh, &first, &last]).await?;
+            tx.execute(MENTIONS_DELETE, &[&mesh, &first, &last]).await?;
+        }
+        tx.commit().await.map(|()| messages.len() as u64)
+    }
+}
+
+fn column<T>(rows: &[Row], number: usize) -> Result<Vec<T>, StoreError>
+where
+    T: for<'a> tokio_postgres::types::FromSql<'a>,
+{
+    rows.iter().map(|row| Ok(row.try_get(number)?)).collect()
+}
