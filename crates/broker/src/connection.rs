@@ -9,6 +9,7 @@ mod answer;
 mod handshake;
 mod pusher;
 mod reader;
+mod request;
 
 use std::sync::Arc;
 

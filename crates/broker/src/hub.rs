@@ -2,7 +2,7 @@
 //! closes the older one. It holds live objects only: a connection that ends takes its entry along,
 //! and a late end of an old connection cannot touch the new one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use semel_core::id::{MemberId, MeshId};
@@ -101,6 +101,18 @@ impl Hub {
                 list.iter().for_each(|peer| peer.wake.notify_one());
             }
         }
+    }
+
+    /// Somebody in these meshes may have something new: a commit of another broker.
+    pub fn wake_meshes(&self, mesh_ids: &HashSet<MeshId>) {
+        let peers = self.lock();
+        let touched = peers.iter().filter(|((mesh_id, _), _)| mesh_ids.contains(mesh_id));
+        touched.flat_map(|(_, list)| list).for_each(|peer| peer.wake.notify_one());
+    }
+
+    /// Anybody may have something new.
+    pub fn wake_all(&self) {
+        self.lock().values().flatten().for_each(|peer| peer.wake.notify_one());
     }
 
     /// Asks every connection to close.

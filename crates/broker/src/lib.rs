@@ -1,12 +1,13 @@
 //! The broker: one transaction decides whether a message is sent (mesh.md §7, broker.md).
 //!
 //! Reading order: what is decided ([`accept`]), where it is kept ([`store`]), who may send how much
-//! ([`limiter`]), how sends become batches ([`pipeline`]), who is connected ([`hub`]), what a
-//! connection says ([`connection`]), how it all is reached ([`server`]), and what is done at night
-//! ([`housekeeping`]).
+//! ([`limiter`]), how sends become batches ([`pipeline`]), who is connected ([`hub`]), how
+//! brokers hear of each other's commits ([`hints`]), what a connection says ([`connection`]), how
+//! it all is reached ([`server`]), and what is done at night ([`housekeeping`]).
 
 pub mod accept;
 pub mod connection;
+pub mod hints;
 pub mod housekeeping;
 pub mod hub;
 pub mod limiter;

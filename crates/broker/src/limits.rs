@@ -18,6 +18,20 @@ pub const CLAIM_ROUNDS_MAX: u32 = 4;
 /// Deliveries read at a time.
 pub const DELIVERIES_MAX: i64 = 256;
 
+/// For how long work is leased when the taker does not say (broker.md).
+pub const QUEUE_LEASE: Duration = Duration::from_secs(60);
+
+/// Leases that are over and are put in order for one take. More of them at once are taken in the
+/// order in which they ended, so that a take never costs more than this.
+pub const QUEUE_OVER_MAX: i64 = 1024;
+
+/// Messages read for one answer from history, before it is known how many of them fit.
+pub const HISTORY_READ_MAX: u64 = 64;
+
+/// Rows of history that one request looks through: a member that may see little of a busy mesh
+/// is told where to go on instead.
+pub const HISTORY_SCAN_MAX: i64 = 4096;
+
 /// Ids that one `resolve` asks for.
 pub const RESOLVE_MAX: usize = 500;
 
@@ -102,3 +116,15 @@ pub const HOUSEKEEPING_DELAY: Duration = Duration::from_secs(10 * 60);
 
 /// How often housekeeping runs.
 pub const HOUSEKEEPING_INTERVAL: Duration = DAY;
+
+/// The pause after a hint to the other brokers: what is touched meanwhile shares the next one.
+pub const HINT_INTERVAL: Duration = Duration::from_millis(15);
+
+/// The pause after a hint that could not be sent.
+pub const HINT_RETRY: Duration = Duration::from_secs(1);
+
+/// How often everybody is woken while no hints can be heard.
+pub const HINT_POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Meshes that one hint names; of more it says "all". PostgreSQL takes less than 8000 bytes.
+pub const HINT_MESHES_MAX: usize = 200;

@@ -25,6 +25,7 @@ use semel_store::{Fate, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::accept::{AcceptBatch, AcceptItem, Claim, Verdict};
+use crate::hints::Hints;
 use crate::hub::Hub;
 use crate::limiter::{self, LimitRequest, Limiter};
 use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX};
@@ -66,12 +67,24 @@ struct Shared {
     limiter: Limiter,
     clock: Arc<dyn Clock>,
     hub: Arc<Hub>,
+    hints: Option<Hints>,
 }
 
 impl Pipeline {
-    /// A pipeline over this store.
+    /// A pipeline over this store, of a broker that is alone.
     pub fn new(store: Store, limiter: Limiter, clock: Arc<dyn Clock>, hub: Arc<Hub>) -> Self {
-        let shared = Arc::new(Shared { store, limiter, clock, hub });
+        Self::with_hints(store, limiter, clock, hub, None)
+    }
+
+    /// A pipeline that tells other brokers of its commits.
+    pub fn with_hints(
+        store: Store,
+        limiter: Limiter,
+        clock: Arc<dyn Clock>,
+        hub: Arc<Hub>,
+        hints: Option<Hints>,
+    ) -> Self {
+        let shared = Arc::new(Shared { store, limiter, clock, hub, hints });
         Self { shared, lanes: Mutex::new(HashMap::new()) }
     }
 
@@ -226,6 +239,9 @@ impl Shared {
 
     fn told(&self, batch: &AcceptBatch, done: BatchDone) -> Vec<Answer> {
         self.hub.wake(batch.mesh_id, &done.recipients);
+        if let Some(hints) = self.hints.as_ref().filter(|_| !done.recipients.is_empty()) {
+            hints.touched(batch.mesh_id);
+        }
         done.verdicts.into_iter().map(Answer::Decided).collect()
     }
 }

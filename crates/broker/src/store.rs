@@ -14,6 +14,7 @@ use semel_core::id::{
 };
 use semel_core::status;
 use semel_store::StoreError;
+use semel_wire::limits::{FRAME_OVERHEAD_BYTES, message_bytes_max};
 use uuid::Uuid;
 
 use crate::accept::{AcceptBatch, DedupeMode, Held, Session, Verdict};
@@ -156,6 +157,39 @@ pub struct Delivery {
     pub body_commitment: Option<[u8; 32]>,
     /// When the broker accepted it.
     pub accepted_at: UnixMs,
+}
+
+/// Somebody asks a queue for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Take {
+    /// Who gets the lease.
+    pub taker: MemberId,
+    /// Leases that end by now are over.
+    pub now: UnixMs,
+    /// When the new lease ends.
+    pub lease_until: UnixMs,
+    /// Messages at the most.
+    pub max: i64,
+    /// Bytes of the frame that they must fit into; one message always does.
+    pub bytes_max: usize,
+}
+
+/// What a take comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Taken {
+    /// In the order of `seq`; none when nothing is free.
+    Leased(Vec<Delivery>),
+    /// There is no such queue.
+    NoQueue,
+}
+
+/// A part of what a member may see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryPage {
+    /// In the order of `seq`.
+    pub deliveries: Vec<Delivery>,
+    /// Where to go on; nothing when this was the end.
+    pub next_after_seq: Option<i64>,
 }
 
 /// Calls the same method of whichever store it is.
@@ -350,6 +384,79 @@ impl Store {
             Self::Sqlite(store) => store.check(mesh, now).await,
             Self::Postgres(store) => store.check(mesh, now).await,
         }
+    }
+
+    /// Leases work of a queue to one taker: what was taken before and not acknowledged in time,
+    /// then what was never taken.
+    pub async fn queue_take(
+        &self,
+        mesh_id: MeshId,
+        queue: &str,
+        take: Take,
+    ) -> Result<Taken, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.queue_take(mesh_id, queue, take).await,
+            Self::Postgres(store) => store.queue_take(mesh_id, queue, take).await,
+        }
+    }
+
+    /// Work that is done leaves the queue, unless somebody else has taken it since. Says what left,
+    /// in order.
+    pub async fn queue_ack(
+        &self,
+        mesh_id: MeshId,
+        queue: &str,
+        taker: MemberId,
+        seqs: &[i64],
+    ) -> Result<Vec<i64>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.queue_ack(mesh_id, queue, taker, seqs).await,
+            Self::Postgres(store) => store.queue_ack(mesh_id, queue, taker, seqs).await,
+        }
+    }
+
+    /// Messages after `after_seq` that the member may see: of topics to which it is subscribed now,
+    /// and to any of its keys.
+    pub async fn history(
+        &self,
+        mesh_id: MeshId,
+        member_id: MemberId,
+        after_seq: i64,
+        limit: i64,
+    ) -> Result<HistoryPage, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.history(mesh_id, member_id, after_seq, limit).await,
+            Self::Postgres(store) => store.history(mesh_id, member_id, after_seq, limit).await,
+        }
+    }
+}
+
+/// What is left of a frame while messages are picked for it.
+struct Room {
+    bytes: usize,
+    bytes_max: usize,
+    empty: bool,
+}
+
+impl Room {
+    fn new(bytes_max: usize) -> Self {
+        Self { bytes: FRAME_OVERHEAD_BYTES, bytes_max, empty: true }
+    }
+
+    /// Whether one more message of this size fits, as [`semel_wire::frame::fitting`] counts.
+    fn admits(&mut self, body_bytes: usize, meta_bytes: usize) -> bool {
+        self.bytes = self.bytes.saturating_add(message_bytes_max(body_bytes, meta_bytes));
+        std::mem::take(&mut self.empty) || self.bytes <= self.bytes_max
+    }
+}
+
+impl HistoryPage {
+    /// `scanned` is where the look through history was cut off.
+    fn new(deliveries: Vec<Delivery>, limit: i64, scanned: Option<i64>) -> Self {
+        let full = i64::try_from(deliveries.len()).is_ok_and(|count| count >= limit);
+        let last = deliveries.last().map(|delivery| delivery.seq);
+        let next_after_seq = if full { last } else { scanned };
+        Self { deliveries, next_after_seq }
     }
 }
 

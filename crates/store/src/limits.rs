@@ -52,3 +52,9 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs of a transaction that a serialization failure or a deadlock undoes.
 pub const TRANSACTION_RUNS_MAX: u32 = 8;
+
+/// The pause before a lost listener connects again.
+pub const LISTEN_RETRY: Duration = Duration::from_secs(1);
+
+/// Notifications that may wait for their reader; more wait in the connection.
+pub const LISTEN_QUEUE_MAX: usize = 1024;

@@ -4,6 +4,7 @@
 //! runs it again. What can *not* be run again by this layer is a COMMIT that got no answer: the
 //! caller hears [`StoreError::Uncertain`] and decides by its key.
 
+mod listener;
 mod migrate;
 mod transaction;
 
@@ -17,6 +18,7 @@ use tokio_postgres::NoTls;
 use crate::error::chain;
 use crate::migration::MigrationSet;
 use crate::{OpenError, StoreError, limits};
+pub use listener::{Heard, Listener, Notifier};
 pub use transaction::Transaction;
 use transaction::{Kind, is_contention};
 

@@ -163,11 +163,18 @@ CREATE TABLE mesh.delivery_queue (
     recipient   UUID    NOT NULL,
     seq         BIGINT NOT NULL,
     leased_by   UUID,
+    -- NULL for a member's; of a queue 0 until it is taken, then the end of the last lease.
     lease_until BIGINT,
     attempts    BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (mesh_id, recipient, seq),
-    CONSTRAINT lease_is_whole CHECK ((leased_by IS NULL) = (lease_until IS NULL))
+    CONSTRAINT lease_is_whole CHECK ((leased_by IS NULL) = (COALESCE(lease_until, 0) = 0))
 );
+
+-- A take finds what is over, and what was never taken, without reading what is leased. Only the
+-- rows of queues are in it: a member's deliveries are many more, and must not pay for it.
+CREATE INDEX delivery_queue_lease
+    ON mesh.delivery_queue (mesh_id, recipient, lease_until, seq) WHERE lease_until IS NOT NULL;
+
 
 CREATE TABLE mesh.mention_index (
     mesh_id   UUID    NOT NULL,

@@ -158,11 +158,18 @@ CREATE TABLE delivery_queue (
     recipient   BLOB    NOT NULL,
     seq         INTEGER NOT NULL,
     leased_by   BLOB,
+    -- NULL for a member's; of a queue 0 until it is taken, then the end of the last lease.
     lease_until INTEGER,
     attempts    INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (mesh_id, recipient, seq),
-    CONSTRAINT lease_is_whole CHECK ((leased_by IS NULL) = (lease_until IS NULL))
+    CONSTRAINT lease_is_whole CHECK ((leased_by IS NULL) = (COALESCE(lease_until, 0) = 0))
 ) STRICT, WITHOUT ROWID;
+
+-- A take finds what is over, and what was never taken, without reading what is leased. Only the
+-- rows of queues are in it: a member's deliveries are many more, and must not pay for it.
+CREATE INDEX delivery_queue_lease
+    ON delivery_queue (mesh_id, recipient, lease_until, seq) WHERE lease_until IS NOT NULL;
+
 
 CREATE TABLE mention_index (
     mesh_id   BLOB    NOT NULL,

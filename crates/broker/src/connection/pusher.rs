@@ -118,7 +118,7 @@ impl Window {
 }
 
 /// A delivery as a frame; one that cannot be said is logged and kept in the store.
-fn on_the_wire(delivery: Delivery) -> Option<frame::Delivery> {
+pub(super) fn on_the_wire(delivery: Delivery) -> Option<frame::Delivery> {
     let Ok(sender_pubkey) = Hex::parse(&delivery.sender_pubkey) else {
         tracing::error!(seq = delivery.seq, "a delivery's sender has no key");
         return None;

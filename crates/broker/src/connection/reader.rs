@@ -8,13 +8,13 @@ use futures_util::stream::SplitStream;
 use semel_core::max_age::DedupeWindow;
 use semel_wire::features::{ConnectionPolicy, Dedupe, MaxPayload, Offer};
 use semel_wire::frame::{
-    FeatureNegotiationRequest, FromBroker, FromDaemon, Pong, RequestFailed, Resolve, ResolveResult,
-    ResolvedItem, SendFrame, Verdict,
+    FeatureNegotiationRequest, FromBroker, FromDaemon, Pong, Resolve, ResolveResult, ResolvedItem,
+    SendFrame, Verdict,
 };
 use semel_wire::limits::frame_bytes_max;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-use super::{Connection, End, answer};
+use super::{Connection, End, answer, request};
 use crate::accept::DedupeMode;
 use crate::limits::SENDS_IN_FLIGHT_MAX;
 use crate::pipeline::Answer;
@@ -80,9 +80,9 @@ impl Reader<'_> {
                 tracing::warn!(kind = %reason.kind, detail = reason.detail, "a daemon closes");
                 return Ok(());
             }
-            FromDaemon::HistoryRequest(request) => not_served(request.request_id),
-            FromDaemon::QueueTake(request) => not_served(request.request_id),
-            FromDaemon::QueueAck(request) => not_served(request.request_id),
+            FromDaemon::HistoryRequest(asked) => request::history(connection, &asked).await?,
+            FromDaemon::QueueTake(asked) => request::queue_take(connection, &asked).await?,
+            FromDaemon::QueueAck(asked) => request::queue_ack(connection, &asked).await?,
             FromDaemon::Hello(_) => return Err(End::protocol_error("hello comes once")),
         };
         connection.outbound.send(answer).await.map_err(|_| End::Gone)
@@ -113,14 +113,6 @@ impl Reader<'_> {
             drop(place);
         }));
     }
-}
-
-fn not_served(request_id: u64) -> FromBroker {
-    FromBroker::RequestFailed(RequestFailed {
-        request_id,
-        code: semel_core::code::Code::UnknownFrame.as_str().to_owned(),
-        detail: "this broker does not serve this request".to_owned(),
-    })
 }
 
 fn features(connection: &Connection, request: &FeatureNegotiationRequest) -> FromBroker {

@@ -5,13 +5,15 @@ mod accept;
 mod check;
 mod dedupe;
 mod delivery;
+mod history;
 mod mesh;
+mod queue;
 mod session;
 mod sweep;
 
 use semel_core::clock::UnixMs;
 use semel_store::migration::{Migration, MigrationSet};
-use semel_store::postgres::{Postgres, PostgresOptions};
+use semel_store::postgres::{Listener, Notifier, Postgres, PostgresOptions};
 use semel_store::{OpenError, StoreError, statements};
 
 /// The schema.
@@ -23,6 +25,9 @@ const MIGRATIONS: MigrationSet = MigrationSet {
         sql: include_str!("../../migrations/postgres/0001_mesh.sql"),
     }],
 };
+
+/// Where brokers that share a database tell each other of commits.
+const HINTS_CHANNEL: &str = "semel_hints";
 
 statements! {
     STORE_EPOCH = "
@@ -59,6 +64,11 @@ impl PostgresStore {
     /// Statements sent since the start.
     pub fn statements_sent(&self) -> u64 {
         self.postgres.statements_sent()
+    }
+
+    /// The brokers' hints to each other.
+    pub(crate) fn hints(&self) -> Result<(Notifier, Listener), OpenError> {
+        self.postgres.listen(HINTS_CHANNEL)
     }
 
     pub(super) async fn store_epoch(&self) -> Result<String, StoreError> {

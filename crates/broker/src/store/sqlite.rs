@@ -4,7 +4,9 @@ mod accept;
 mod check;
 mod dedupe;
 mod delivery;
+mod history;
 mod mesh;
+mod queue;
 mod session;
 mod sweep;
 
@@ -116,12 +118,26 @@ mod tests {
         let connection = sql::migrated(MIGRATIONS.migrations);
         // The check walks whole tables by design, and shows its pages as scans.
         sql::prepares(&connection, check::ALL);
-        let files =
-            [ALL, accept::ALL, dedupe::ALL, delivery::ALL, mesh::ALL, session::ALL, sweep::ALL];
+        #[rustfmt::skip]
+        let files = [
+            ALL, accept::ALL, dedupe::ALL, delivery::ALL, history::ALL, mesh::ALL, queue::ALL,
+            session::ALL, sweep::ALL,
+        ];
         for statements in files {
             sql::prepares(&connection, statements);
             let plans = sql::plans(&connection, statements);
             assert!(!plans.contains("SCAN "), "{plans}");
         }
+    }
+
+    #[test]
+    fn a_take_does_not_read_what_is_leased() {
+        let connection = sql::migrated(MIGRATIONS.migrations);
+        let plans = sql::plans(&connection, queue::ALL);
+        let index = "USING COVERING INDEX delivery_queue_lease \
+                     (mesh_id=? AND recipient=? AND lease_until";
+        assert_eq!(plans.matches(index).count(), 2, "{plans}");
+        let whole_key = "USING PRIMARY KEY (mesh_id=? AND recipient=? AND seq=?)";
+        assert_eq!(plans.matches(whole_key).count(), 3, "{plans}");
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use semel_broker::connection::Broker;
+use semel_broker::hints::Hints;
 use semel_broker::hub::Hub;
 use semel_broker::limiter::Limiter;
 use semel_broker::pipeline::Pipeline;
@@ -37,6 +38,7 @@ pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     pub(crate) clock: SimClock,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) hints: Option<Hints>,
     pub(crate) stop: Option<oneshot::Sender<()>>,
     pub(crate) stopped: tokio::task::JoinHandle<std::io::Result<()>>,
 }
@@ -46,20 +48,36 @@ pub(crate) fn keys(number: usize) -> KeyPair {
     support::keys(number)
 }
 
+/// A broker that is alone.
 pub(crate) async fn serve(fixture: Fixture) -> Served {
+    serve_as(fixture, 7, false).await
+}
+
+/// One of several brokers, by number; `hinted` ones tell each other of commits.
+pub(crate) async fn serve_as(fixture: Fixture, number: u128, hinted: bool) -> Served {
+    let broker_id = BrokerId::new(uuid::Uuid::from_u128(number));
     let clock = SimClock::at_ms(NOW.0);
     let hub = Arc::new(Hub::default());
     let shared: Arc<dyn Clock> = Arc::new(clock.clone());
     let limiter = Limiter::memory(Arc::clone(&shared));
     let store = fixture.store.clone();
-    let pipeline = Pipeline::new(store.clone(), limiter, Arc::clone(&shared), Arc::clone(&hub));
+    let (to, time) = (Arc::clone(&hub), Arc::clone(&shared));
+    let mut hints = None;
+    let pipeline = if hinted {
+        let (hinter, service) = Hints::over(&store, broker_id, Arc::clone(&hub)).unwrap().unwrap();
+        drop(tokio::spawn(service.run()));
+        hints = Some(hinter);
+        Pipeline::with_hints(store.clone(), limiter, time, to, hints.clone())
+    } else {
+        Pipeline::new(store.clone(), limiter, time, to)
+    };
     let broker = Arc::new(Broker {
-        broker_id: BrokerId::new(uuid::Uuid::from_u128(7)),
+        broker_id,
         store,
         pipeline,
         hub: Arc::clone(&hub),
         clock: shared,
-        mint: support::mint(2),
+        mint: support::mint(number),
         nonces: Arc::new(|| uuid_bytes(uuid::Uuid::new_v4())),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -69,7 +87,7 @@ pub(crate) async fn serve(fixture: Fixture) -> Served {
         let _ = wait.await;
     };
     let stopped = tokio::spawn(server::serve(broker, listener, shutdown));
-    Served { fixture, address, clock, hub, stop: Some(stop), stopped }
+    Served { fixture, address, clock, hub, hints, stop: Some(stop), stopped }
 }
 
 fn uuid_bytes(uuid: uuid::Uuid) -> [u8; 32] {

@@ -110,6 +110,19 @@ impl Fixture {
         self.folder.as_ref().unwrap().path()
     }
 
+    /// The same mesh over another pool, as another broker has it.
+    pub(crate) async fn elsewhere(&self) -> Self {
+        Self {
+            store: open_postgres(self.address.as_ref().unwrap()).await,
+            mesh_id: self.mesh_id,
+            members: self.members.clone(),
+            sessions: self.sessions.clone(),
+            mint: Arc::clone(&self.mint),
+            address: self.address.clone(),
+            folder: None,
+        }
+    }
+
     /// A new connection of the member's daemon.
     pub(crate) async fn hello(&self, number: usize) -> Session {
         let new = NewSession {

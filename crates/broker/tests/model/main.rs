@@ -11,6 +11,7 @@ mod explore;
 mod key;
 mod next;
 mod record;
+mod replay;
 mod rules;
 mod state;
 mod step;

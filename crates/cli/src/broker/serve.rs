@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use semel_broker::connection::Broker;
+use semel_broker::hints::Hints;
 use semel_broker::housekeeping;
 use semel_broker::hub::Hub;
 use semel_broker::limiter::{Fallback, FallbackMode, Limiter};
@@ -15,7 +16,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::target::{self, mint, random};
+use super::target::{self, mint, random, refused};
 use crate::exit::{Exit, Failure};
 use crate::print;
 
@@ -69,8 +70,14 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let address = listener.local_addr().map_err(io)?;
     let store = arguments.target.open().await?;
     let (hub, mint) = (Arc::new(Hub::default()), mint());
-    let pipeline = Pipeline::new(store.clone(), limiter, Arc::clone(&clock), Arc::clone(&hub));
     let broker_id = mint.uuid();
+    let hints = Hints::over(&store, broker_id, Arc::clone(&hub)).map_err(refused)?;
+    let hints = hints.map(|(hints, service)| {
+        drop(tokio::spawn(service.run()));
+        hints
+    });
+    let (clock_too, hub_too) = (Arc::clone(&clock), Arc::clone(&hub));
+    let pipeline = Pipeline::with_hints(store.clone(), limiter, clock_too, hub_too, hints);
     let nonces = Arc::new(nonce);
     let broker = Arc::new(Broker { broker_id, store, pipeline, hub, clock, mint, nonces });
     let shutdown = stopped().map_err(io)?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use semel_broker::store::{Mesh, PostgresStore, SqliteStore, Store};
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::mint::IdMint;
-use semel_store::StoreError;
 use semel_store::postgres::PostgresOptions;
+use semel_store::{OpenError, StoreError};
 
 use crate::exit::{Exit, Failure};
 
@@ -39,16 +39,19 @@ impl Target {
                 return Err(Failure::new(Exit::Usage, text));
             }
         };
-        opened.map_err(|error| {
-            let mut text = format!("error: the store cannot be used: {error}");
-            let mut source = std::error::Error::source(&error);
-            while let Some(error) = source {
-                text.push_str(&format!(": {error}"));
-                source = error.source();
-            }
-            Failure::new(Exit::Refused, text)
-        })
+        opened.map_err(refused)
     }
+}
+
+/// A store that cannot be used, with everything that is known about why.
+pub(super) fn refused(error: OpenError) -> Failure {
+    let mut text = format!("error: the store cannot be used: {error}");
+    let mut source = std::error::Error::source(&error);
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    Failure::new(Exit::Refused, text)
 }
 
 /// Nobody can know what is on disk: end, before anybody is told anything, and let recovery by key

@@ -136,12 +136,12 @@ statements! {
                 ON mentioned.mesh_id = $1 AND mentioned.member_id = named.member_id
                AND mentioned.status = 'active'
         ), deliveries AS (
-            INSERT INTO mesh.delivery_queue (mesh_id, recipient, seq)
-            SELECT $1, recipient, seq
+            INSERT INTO mesh.delivery_queue (mesh_id, recipient, seq, lease_until)
+            SELECT $1, recipient, seq, CASE kind WHEN 'queue' THEN 0 END
               FROM accepted
              WHERE kind <> 'topic'
              UNION ALL
-            SELECT $1, subscription.member_id, accepted.seq
+            SELECT $1, subscription.member_id, accepted.seq, NULL
               FROM accepted
               JOIN mesh.topic_subscription AS subscription
                 ON subscription.mesh_id = $1 AND subscription.topic = accepted.reference

@@ -73,7 +73,7 @@ impl PostgresStore {
     }
 }
 
-fn raw(row: &Row) -> Result<RawDelivery, StoreError> {
+pub(super) fn raw(row: &Row) -> Result<RawDelivery, StoreError> {
     let commitment: Option<Vec<u8>> = row.try_get(12)?;
     Ok(RawDelivery {
         seq: row.try_get(0)?,

@@ -88,8 +88,8 @@ statements! {
         VALUES (:mesh_id, :seq, :broker_message_id, :sender, :destination_kind)";
 
     DELIVERY = "
-        INSERT INTO delivery_queue (mesh_id, recipient, seq)
-        VALUES (:mesh_id, :recipient, :seq)";
+        INSERT INTO delivery_queue (mesh_id, recipient, seq, lease_until)
+        VALUES (:mesh_id, :recipient, :seq, :lease_until)";
 
     MENTION = "
         INSERT INTO mention_index (mesh_id, member_id, seq)
@@ -224,9 +224,16 @@ fn effects_in_tx(
         ":destination_kind": item.envelope.destination().kind().as_str(),
     })?;
     let mut delivery = tx.prepare_cached(DELIVERY)?;
+    // Only a queue's deliveries can be leased.
+    let lease_until = match item.envelope.destination().kind() {
+        DestinationKind::Queue => Some(0),
+        DestinationKind::Topic | DestinationKind::Dm => None,
+    };
     for recipient in to {
-        let recipient = recipient.into_bytes();
-        delivery.execute(named_params! {":mesh_id": mesh, ":recipient": recipient, ":seq": seq})?;
+        delivery.execute(named_params! {
+            ":mesh_id": mesh, ":recipient": recipient.into_bytes(), ":seq": seq,
+            ":lease_until": lease_until,
+        })?;
     }
     for pubkey in &item.mentions {
         let by = named_params! {":mesh_id": mesh, ":pubkey": pubkey};

@@ -84,7 +84,7 @@ impl SqliteStore {
     }
 }
 
-fn raw(row: &Row<'_>) -> rusqlite::Result<RawDelivery> {
+pub(super) fn raw(row: &Row<'_>) -> rusqlite::Result<RawDelivery> {
     Ok(RawDelivery {
         seq: row.get(0)?,
         broker_message_id: row.get::<_, Key>(1)?.id(),

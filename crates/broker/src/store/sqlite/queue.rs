@@ -1,0 +1,153 @@
+//! The table `delivery_queue` where the recipient is a work queue: each message goes to one
+//! consumer, with a lease (broker.md). A lease that is over is not taken away: its holder may
+//! still acknowledge until somebody else takes the message.
+
+use rusqlite::{OptionalExtension, named_params};
+use semel_core::id::{MemberId, MeshId};
+use semel_store::sqlite::Tx;
+use semel_store::{StoreError, statements};
+
+use super::history::message;
+use super::{Key, SqliteStore, key};
+use crate::limits::QUEUE_OVER_MAX;
+use crate::store::{Room, Take, Taken};
+
+statements! {
+    QUEUE_NAMED = "
+        SELECT queue_id
+          FROM queue
+         WHERE mesh_id = :mesh_id
+           AND name = :name";
+
+    /// Needs `delivery_queue_lease`, whose order it names: by the primary key it would read
+    /// everything that is leased.
+    OVER = "
+        SELECT seq
+          FROM delivery_queue
+         WHERE mesh_id = :mesh_id
+           AND recipient = :recipient
+           AND seq IN (SELECT seq
+                         FROM delivery_queue
+                        WHERE mesh_id = :mesh_id
+                          AND recipient = :recipient
+                          AND lease_until BETWEEN 1 AND :now
+                        ORDER BY lease_until, seq
+                        LIMIT :over_max)
+         ORDER BY seq
+         LIMIT :max";
+
+    /// Needs `delivery_queue_lease` too. A range, not `= 0`: a constant would leave the order to
+    /// `seq` alone, which the primary key gives as well, with everything leased in between.
+    NEVER_TAKEN = "
+        SELECT seq
+          FROM delivery_queue
+         WHERE mesh_id = :mesh_id
+           AND recipient = :recipient
+           AND lease_until < 1
+         ORDER BY lease_until, seq
+         LIMIT :max";
+
+    LEASE = "
+        UPDATE delivery_queue
+           SET leased_by = :taker,
+               lease_until = :lease_until,
+               attempts = attempts + 1
+         WHERE mesh_id = :mesh_id
+           AND recipient = :recipient
+           AND seq = :seq";
+
+    ACK = "
+        DELETE FROM delivery_queue
+         WHERE mesh_id = :mesh_id
+           AND recipient = :recipient
+           AND seq = :seq
+           AND leased_by = :taker";
+}
+
+impl SqliteStore {
+    pub(in crate::store) async fn queue_take(
+        &self,
+        mesh_id: MeshId,
+        queue: &str,
+        take: Take,
+    ) -> Result<Taken, StoreError> {
+        let queue = queue.to_owned();
+        self.sqlite.write(move |tx| take_in_tx(tx, mesh_id, &queue, take)).await
+    }
+
+    pub(in crate::store) async fn queue_ack(
+        &self,
+        mesh_id: MeshId,
+        queue: &str,
+        taker: MemberId,
+        seqs: &[i64],
+    ) -> Result<Vec<i64>, StoreError> {
+        let (queue, mut seqs) = (queue.to_owned(), seqs.to_vec());
+        seqs.sort_unstable();
+        let write = self.sqlite.write(move |tx| {
+            let mut acked = Vec::new();
+            let Some(recipient) = queue_in_tx(tx, mesh_id, &queue)? else { return Ok(acked) };
+            let mut statement = tx.prepare_cached(ACK)?;
+            for seq in &seqs {
+                let rows = statement.execute(named_params! {
+                    ":mesh_id": key(mesh_id), ":recipient": recipient, ":seq": seq,
+                    ":taker": key(taker),
+                })?;
+                if rows > 0 {
+                    acked.push(*seq);
+                }
+            }
+            Ok(acked)
+        });
+        write.await
+    }
+}
+
+fn queue_in_tx(tx: &Tx<'_>, mesh_id: MeshId, name: &str) -> Result<Option<[u8; 16]>, StoreError> {
+    let by = named_params! {":mesh_id": key(mesh_id), ":name": name};
+    let mut statement = tx.prepare_cached(QUEUE_NAMED)?;
+    Ok(statement.query_row(by, |row| Ok(row.get::<_, Key>(0)?.0.into_bytes())).optional()?)
+}
+
+fn take_in_tx(tx: &Tx<'_>, mesh_id: MeshId, queue: &str, take: Take) -> Result<Taken, StoreError> {
+    let Some(recipient) = queue_in_tx(tx, mesh_id, queue)? else { return Ok(Taken::NoQueue) };
+    let mut room = Room::new(take.bytes_max);
+    let mut taken = Vec::new();
+    for seq in free_in_tx(tx, mesh_id, recipient, take)? {
+        let delivery = message(tx, mesh_id, seq)?;
+        if !room.admits(delivery.body.len(), delivery.meta.len()) {
+            break;
+        }
+        tx.prepare_cached(LEASE)?.execute(named_params! {
+            ":mesh_id": key(mesh_id), ":recipient": recipient, ":seq": seq,
+            ":taker": key(take.taker), ":lease_until": take.lease_until.0,
+        })?;
+        taken.push(delivery);
+    }
+    Ok(Taken::Leased(taken))
+}
+
+/// What may be taken, in order. What was taken before comes first: in a queue that is taken in
+/// order that is also what has the lower numbers.
+fn free_in_tx(
+    tx: &Tx<'_>,
+    mesh_id: MeshId,
+    recipient: [u8; 16],
+    take: Take,
+) -> Result<Vec<i64>, StoreError> {
+    let mut statement = tx.prepare_cached(OVER)?;
+    let by = named_params! {
+        ":mesh_id": key(mesh_id), ":recipient": recipient, ":now": take.now.0,
+        ":over_max": QUEUE_OVER_MAX, ":max": take.max,
+    };
+    let over = statement.query_map(by, |row| row.get(0))?;
+    let mut seqs: Vec<i64> = over.collect::<Result<_, _>>()?;
+    let left = take.max.saturating_sub(i64::try_from(seqs.len()).unwrap_or(i64::MAX));
+    let mut statement = tx.prepare_cached(NEVER_TAKEN)?;
+    let by = named_params! {":mesh_id": key(mesh_id), ":recipient": recipient, ":max": left.max(0)};
+    for seq in statement.query_map(by, |row| row.get(0))? {
+        seqs.push(seq?);
+    }
+    seqs.sort_unstable();
+    Ok(seqs)
+}
