@@ -87,6 +87,9 @@ fn connect(options: &SqliteOptions) -> rusqlite::Result<Connection> {
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, limits::VALUE_BYTES_MAX)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // A statement is planned once: otherwise every bound value may cost a new plan, which halves
+    // the rate of what is mostly joins by key.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;

@@ -23,6 +23,23 @@ async fn writes_are_durable_by_setting() {
 }
 
 #[tokio::test]
+async fn a_statement_is_planned_once_whatever_is_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let planned_again = store.write(|tx| {
+        // A join by a bound value, and a bound limit: left alone, SQLite plans anew for each value.
+        let sql = "SELECT b.value FROM item a JOIN item b ON b.key = a.key
+                    WHERE a.key = ?1 AND b.value > ?2 LIMIT ?3";
+        let mut statement = tx.prepare(sql)?;
+        for n in 1..10 {
+            statement.query((n.to_string(), n, n))?.next()?;
+        }
+        Ok(statement.get_status(rusqlite::StatementStatus::RePrepare))
+    });
+    assert_eq!(planned_again.await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn a_newer_or_changed_schema_and_a_foreign_file_are_refused() {
     const OLD: MigrationSet = MigrationSet { component: "items", migrations: &[] };
     const CHANGED: MigrationSet = MigrationSet {
