@@ -8,6 +8,7 @@ use semel_broker::store::{Greeted, MemberStatus, NewSession, Store};
 use semel_core::code::Code;
 use semel_core::id::UuidId;
 use semel_testkit::conformance::{Case, conforms};
+use semel_testkit::proxy::{Fault, Proxy};
 
 use crate::support::{self, Fixture, NOW, pubkey};
 
@@ -300,4 +301,27 @@ async fn a_hello_waits_for_the_accepts_of_the_old_session() {
     client.batch_execute("COMMIT").await.unwrap();
     let session = (&mut hello).await.unwrap();
     assert!(session.epoch > f.sessions[0].epoch);
+}
+
+/// A batch that repeats an id is cut into two transactions. When the second one fails, the first
+/// is committed: nothing definite may be said of the whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_was_half_committed_is_uncertain() {
+    let f = support::postgres().await;
+    let address = f.address.clone().unwrap();
+    let config: tokio_postgres::Config = address.parse().unwrap();
+    let server = format!("127.0.0.1:{}", config.get_ports()[0]);
+    let proxy = Proxy::start(server.parse().unwrap()).await;
+    let through = address.replace(&server, &proxy.address().to_string());
+    let store = support::open_postgres(&through).await;
+    let items = vec![
+        f.item(0, "a", TOPIC, "hi"),
+        f.item(0, "a", TOPIC, "hi"),
+        f.item(0, "doomed", TOPIC, "hi"),
+    ];
+    proxy.fail_next("doomed", Fault::CutBefore);
+    let error = store.accept(&f.batch(items)).await.expect_err("the second part is cut off");
+    assert_eq!(error.fate(), semel_store::Fate::Uncertain, "{error:?}");
+    let held = f.look_up(0, &["a", "doomed"]).await;
+    assert!(held[0].is_some() && held[1].is_none(), "{held:?}");
 }

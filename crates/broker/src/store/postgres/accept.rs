@@ -165,7 +165,10 @@ impl PostgresStore {
             Arc::new(AcceptBatch { items: items.to_vec(), ..(**batch).clone() })
         };
         let mut done = self.accept_distinct(&part(now)).await?;
-        let rest = Box::pin(self.accept(&part(later))).await?;
+        // What came before is committed: whatever the rest failed of, the whole was not undone.
+        let rest = Box::pin(self.accept(&part(later)))
+            .await
+            .map_err(|error| StoreError::Uncertain { cause: error.chain().into() })?;
         done.verdicts.extend(rest.verdicts);
         done.recipients.extend(rest.recipients);
         Ok(done)
