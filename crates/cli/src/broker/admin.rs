@@ -1,6 +1,7 @@
 //! The operator's verbs: meshes, members, topics and queues, straight in the store.
 
 use clap::Subcommand;
+use semel_broker::accept::DedupeMode;
 use semel_broker::housekeeping::{self, SweepReport};
 use semel_broker::store::{MemberStatus, NewMember, Role, Store};
 use semel_core::clock::{Clock, SystemClock, UnixMs};
@@ -171,16 +172,23 @@ pub(super) async fn mesh(command: &MeshCommand) -> Result<(), Failure> {
         MeshCommand::Show { slug, json, target } => {
             let store = target.open().await?;
             let mesh = find(&store, slug).await?;
+            let (mode, days) = match mesh.dedupe {
+                DedupeMode::Permanent => ("permanent", None),
+                DedupeMode::RetentionScoped { days } => ("retention_scoped", Some(days)),
+            };
             let document = json!({
                 "mesh_id": mesh.mesh_id.to_string(), "slug": mesh.slug,
-                "dedupe": format!("{:?}", mesh.dedupe), "rate_limit": mesh.rate_limit,
+                "dedupe_mode": mode,
+                "dedupe_retention_days": days,
+                "message_retention_days": mesh.message_retention_days,
+                "rate_limit": mesh.rate_limit,
                 "rate_window_ms": mesh.rate_window_ms, "inline_bytes": mesh.inline_bytes,
                 "blob_bytes": mesh.blob_bytes,
             });
             match (Form::of_flag(*json), document.as_object()) {
                 (Form::Text, Some(fields)) => {
                     let line = |(name, value): (&String, &serde_json::Value)| {
-                        format!("{name:<16} {}\n", value.to_string().trim_matches('"'))
+                        format!("{name:<22} {}\n", value.to_string().trim_matches('"'))
                     };
                     print(&fields.iter().map(line).collect::<String>())
                 }

@@ -32,6 +32,10 @@ async fn from_nothing(store: &str) {
     let shown = run(&["mesh", "show", "test", "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["inline_bytes"], 65_536);
+    assert_eq!(
+        (&shown["dedupe_mode"], &shown["dedupe_retention_days"]),
+        (&"retention_scoped".into(), &365.into())
+    );
 
     let mut ada = Daemon::connect(&broker.url, 1).await.expect("the owner is let in");
     let mut brien = Daemon::connect(&broker.url, 2).await.expect("the member is let in");
