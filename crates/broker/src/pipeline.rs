@@ -1,8 +1,10 @@
 //! From a send to its answer: decode → B0 → B1 → batch → B2/B3 → answer (mesh.md §7).
 //!
-//! Every mesh has a lane, and a lane has one batch under way: what arrives meanwhile is the next
-//! one, so a lone send costs one commit and a crowd shares them. The lane is a task of its own: a
-//! daemon that goes away cancels nothing half-way.
+//! Every mesh has a lane of two stations, each a task of its own: a daemon that goes away cancels
+//! nothing half-way. The first looks ids up (B0) and checks (B1), the second runs the transaction
+//! (B2, B3). Each has one batch under way, and takes what has arrived meanwhile as its next: a lone
+//! send costs one commit, a crowd shares them, and sends stay in their order. An id whose first
+//! attempt is still in the second station is not known in the first; the transaction finds it.
 //!
 //! | phase | what | refused with |
 //! |---|---|---|
@@ -107,8 +109,13 @@ impl Pipeline {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = lanes.entry(mesh.mesh_id).or_insert_with(|| {
             let (lane, waiting) = mpsc::channel(LANE_QUEUE_MAX);
-            let (shared, mesh) = (Arc::clone(&self.shared), Arc::clone(mesh));
-            drop(tokio::spawn(async move { shared.run_lane(&mesh, waiting).await }));
+            let (passed, batches) = mpsc::channel(BATCH_MAX);
+            let (first, second) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+            let (mesh, mesh_too) = (Arc::clone(mesh), Arc::clone(mesh));
+            drop(tokio::spawn(async move {
+                first.look_up_and_check(&mesh, waiting, &passed).await;
+            }));
+            drop(tokio::spawn(async move { second.run_batches(&mesh_too, batches).await }));
             lane
         });
         lane.clone()
@@ -116,29 +123,40 @@ impl Pipeline {
 }
 
 impl Shared {
-    async fn run_lane(&self, mesh: &Mesh, mut waiting: mpsc::Receiver<Waiting>) {
+    /// The first station.
+    async fn look_up_and_check(
+        &self,
+        mesh: &Mesh,
+        mut waiting: mpsc::Receiver<Waiting>,
+        passed: &mpsc::Sender<Waiting>,
+    ) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while waiting.recv_many(&mut batch, BATCH_MAX).await > 0 {
-            self.run_batch(mesh, std::mem::take(&mut batch)).await;
+            let now = self.clock.wall();
+            let batch = std::mem::take(&mut batch);
+            let Some(unknown) = self.answer_known(mesh, batch, now).await else { continue };
+            let checked = unknown.into_iter().map(|waiting| self.check(mesh, waiting, now));
+            for waiting in join_all(checked).await.into_iter().flatten() {
+                // Without the second station nobody is answered, which closes connections.
+                let _ = passed.send(waiting).await;
+            }
         }
     }
 
-    async fn run_batch(&self, mesh: &Mesh, batch: Vec<Waiting>) {
-        let now = self.clock.wall();
-        let Some(unknown) = self.answer_known(mesh, batch, now).await else { return };
-        let checked = unknown.into_iter().map(|waiting| self.check(mesh, waiting, now));
-        let passed: Vec<Waiting> = join_all(checked).await.into_iter().flatten().collect();
-        if passed.is_empty() {
-            return;
-        }
-        let (items, replies): (Vec<_>, Vec<_>) =
-            passed.into_iter().map(|waiting| (waiting.item, waiting.reply)).unzip();
-        let expires_at = mesh.dedupe.expires_at(now);
-        let batch = Arc::new(AcceptBatch { mesh_id: mesh.mesh_id, now, expires_at, items });
-        let answers = self.accept(&batch).await;
-        for (reply, answer) in replies.into_iter().zip(answers) {
-            // A daemon that went away will ask again.
-            let _ = reply.send(answer);
+    /// The second station.
+    async fn run_batches(&self, mesh: &Mesh, mut passed: mpsc::Receiver<Waiting>) {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        while passed.recv_many(&mut batch, BATCH_MAX).await > 0 {
+            let sends = batch.drain(..).map(|waiting| (waiting.item, waiting.reply));
+            let (items, replies): (Vec<_>, Vec<_>) = sends.unzip();
+            let now = self.clock.wall();
+            let expires_at = mesh.dedupe.expires_at(now);
+            let batch = Arc::new(AcceptBatch { mesh_id: mesh.mesh_id, now, expires_at, items });
+            let answers = self.accept(&batch).await;
+            for (reply, answer) in replies.into_iter().zip(answers) {
+                // A daemon that went away will ask again.
+                let _ = reply.send(answer);
+            }
         }
     }
 

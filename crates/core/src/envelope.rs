@@ -49,7 +49,7 @@ impl Priority {
 }
 
 /// Where a message goes: a kind, and a reference that is valid for that kind.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Destination {
     kind: DestinationKind,
     reference: String,

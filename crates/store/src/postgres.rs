@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime};
-use tokio_postgres::NoTls;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{NoTls, Row};
 
 use crate::error::chain;
 use crate::migration::MigrationSet;
 use crate::{OpenError, StoreError, limits};
 pub use listener::{Heard, Listener, Notifier};
-pub use transaction::Transaction;
+pub use transaction::{Asked, Transaction};
 use transaction::{Kind, is_contention};
 
 /// How a server is used.
@@ -53,7 +54,8 @@ impl PostgresOptions {
         let ours = format!(
             "-c statement_timeout={ms} -c lock_timeout={ms} \
              -c idle_in_transaction_session_timeout={ms} \
-             -c default_transaction_isolation=read\\ committed"
+             -c default_transaction_isolation=read\\ committed \
+             -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off"
         );
         let options = match config.get_options() {
             Some(theirs) => format!("{theirs} {ours}"),
@@ -104,6 +106,24 @@ impl Postgres {
     /// Begins a transaction. Dropping it undoes it.
     pub async fn begin(&self) -> Result<Transaction, StoreError> {
         Transaction::begin(self, Kind::Write).await
+    }
+
+    /// Begins a transaction with these statements, which run in this order, and gives their rows:
+    /// one round trip.
+    pub async fn begin_with(
+        &self,
+        asked: &[Asked<'_>],
+    ) -> Result<(Transaction, Vec<Vec<Row>>), StoreError> {
+        Transaction::begin_with(self, asked).await
+    }
+
+    /// Runs one statement that only reads: one round trip.
+    pub async fn read(
+        &self,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        transaction::read(self, sql, parameters).await
     }
 
     /// Begins a read-only transaction in which everything is of one moment.

@@ -122,10 +122,6 @@ CREATE TABLE mesh.topic_message (
     PRIMARY KEY (mesh_id, broker_message_id)
 );
 
--- DOOMED of the retention sweep: the oldest first.
-CREATE INDEX topic_message_accepted
-    ON mesh.topic_message (mesh_id, accepted_at);
-
 CREATE TABLE mesh.message_queue (
     mesh_id           UUID    NOT NULL,
     broker_message_id UUID    NOT NULL,
@@ -141,10 +137,6 @@ CREATE TABLE mesh.message_queue (
     accepted_at       BIGINT NOT NULL,
     PRIMARY KEY (mesh_id, broker_message_id)
 );
-
--- DOOMED of the retention sweep: the oldest first.
-CREATE INDEX message_queue_accepted
-    ON mesh.message_queue (mesh_id, accepted_at);
 
 CREATE TABLE mesh.message_history (
     mesh_id           UUID    NOT NULL,

@@ -117,10 +117,6 @@ CREATE TABLE topic_message (
     PRIMARY KEY (mesh_id, broker_message_id)
 ) STRICT, WITHOUT ROWID;
 
--- DOOMED of the retention sweep: the oldest first.
-CREATE INDEX topic_message_accepted
-    ON topic_message (mesh_id, accepted_at);
-
 CREATE TABLE message_queue (
     mesh_id           BLOB    NOT NULL,
     broker_message_id BLOB    NOT NULL,
@@ -136,10 +132,6 @@ CREATE TABLE message_queue (
     accepted_at       INTEGER NOT NULL,
     PRIMARY KEY (mesh_id, broker_message_id)
 ) STRICT, WITHOUT ROWID;
-
--- DOOMED of the retention sweep: the oldest first.
-CREATE INDEX message_queue_accepted
-    ON message_queue (mesh_id, accepted_at);
 
 CREATE TABLE message_history (
     mesh_id           BLOB    NOT NULL,

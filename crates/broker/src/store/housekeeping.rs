@@ -2,6 +2,7 @@
 //! when on each effect must be there, and the walk along history that finds gaps.
 
 use semel_core::clock::UnixMs;
+use uuid::Uuid;
 
 use crate::accept::DedupeMode;
 use crate::limits::{CLOCK_SKEW_MAX, DAY};
@@ -126,6 +127,12 @@ impl HistoryWalk {
     }
 }
 
+/// The first id that could have been made at this time: a UUIDv7 begins with its milliseconds.
+pub(super) fn made_before(time: UnixMs) -> Uuid {
+    let ms = u128::try_from(time.0).unwrap_or(0);
+    Uuid::from_u128(ms << 80)
+}
+
 /// Numbers as runs without a gap, first and last. Retention removes what is next to each other, so
 /// that deliveries, which are kept by recipient, are found with one search per run and recipient
 /// and need no index by number that every accept would pay for.
@@ -176,6 +183,15 @@ mod tests {
         assert_eq!(gaps(&[(1, 200)], 5), 3, "the end of the last page");
         assert_eq!(gaps(&[(1, 99), (3, 100)], 4), 0, "two brokers' clocks");
         assert_eq!(gaps(&[(1, 100), (3, 100)], 4), 1);
+    }
+
+    #[test]
+    fn an_id_is_made_before_what_comes_later() {
+        let seconds = 1_700_000_000;
+        let made = Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, 5_000_000));
+        let at = UnixMs(1_700_000_000_005);
+        assert!(made_before(at) < made && made < made_before(UnixMs(at.0 + 1)));
+        assert_eq!(made_before(UnixMs(-1)), Uuid::nil());
     }
 
     #[test]

@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::Object;
+use futures_util::future::join_all;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Error, Row};
+use tokio_postgres::{Error, Row, Statement};
 
 use super::Postgres;
 use crate::StoreError;
@@ -55,26 +56,57 @@ pub struct Transaction {
 
 type Parameters<'p> = &'p [&'p (dyn ToSql + Sync)];
 
+/// A statement and its parameters.
+pub type Asked<'p> = (&'p str, Parameters<'p>);
+
 impl Transaction {
     pub(super) async fn begin(postgres: &Postgres, kind: Kind) -> Result<Self, StoreError> {
-        let connection = postgres.pool.get().await.map_err(|error| unavailable(chain(&error)))?;
-        let transaction = Self {
-            postgres: postgres.clone(),
-            connection: Some(connection),
-            failed: AtomicBool::new(false),
-            open: AtomicUsize::new(0),
-        };
+        let transaction = Self::on_a_connection(postgres).await?;
         transaction.tracked(transaction.client()?.batch_execute(kind.begin())).await?;
         Ok(transaction)
     }
 
-    /// Prepares what this connection has not prepared yet. Statements that are then polled together
-    /// in this order (`biased`) run in this order; one that still had to be prepared would not.
-    pub async fn prepare(&self, statements: &[&str]) -> Result<(), StoreError> {
-        for sql in statements {
-            self.tracked(self.client()?.prepare_cached(sql)).await?;
+    /// Begins with these statements, in this order and in one round trip.
+    pub(super) async fn begin_with(
+        postgres: &Postgres,
+        asked: &[Asked<'_>],
+    ) -> Result<(Self, Vec<Vec<Row>>), StoreError> {
+        let transaction = Self::on_a_connection(postgres).await?;
+        let statements = transaction.prepared(asked).await?;
+        let client = transaction.client()?;
+        let begin = transaction.tracked(client.batch_execute(Kind::Write.begin()));
+        let asked = asked.iter().zip(&statements);
+        let answers = asked.map(|((_, parameters), statement)| {
+            transaction.tracked(client.query(statement, parameters))
+        });
+        // Polled in this order, so sent in this order.
+        let (begun, answers) = tokio::join!(biased; begin, join_all(answers));
+        begun?;
+        let rows = answers.into_iter().collect::<Result<_, _>>()?;
+        Ok((transaction, rows))
+    }
+
+    /// A transaction that is not begun yet: whatever runs on it before BEGIN stands alone.
+    async fn on_a_connection(postgres: &Postgres) -> Result<Self, StoreError> {
+        let connection = postgres.pool.get().await.map_err(|error| unavailable(chain(&error)))?;
+        Ok(Self {
+            postgres: postgres.clone(),
+            connection: Some(connection),
+            failed: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
+        })
+    }
+
+    /// Statements that are all prepared before the first of them is sent: one that still had to be
+    /// prepared would be overtaken.
+    async fn prepared(&self, asked: &[Asked<'_>]) -> Result<Vec<Statement>, StoreError> {
+        let sent = u64::try_from(asked.len()).unwrap_or(u64::MAX);
+        self.postgres.statements.fetch_add(sent, Ordering::Relaxed);
+        let mut statements = Vec::with_capacity(asked.len());
+        for (sql, _) in asked {
+            statements.push(self.tracked(self.client()?.prepare_cached(sql)).await?);
         }
-        Ok(())
+        Ok(statements)
     }
 
     /// Runs a statement, prepared once per connection, and gives its rows.
@@ -128,29 +160,33 @@ impl Transaction {
         settle(connection, answer.ok())
     }
 
-    /// Runs one last statement and commits, in one round trip: for locks that should be short. If
-    /// the statement fails, the server answers the COMMIT with a rollback.
+    /// Runs one last statement and commits, in one round trip.
     pub async fn query_and_commit(
-        mut self,
+        self,
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StoreError> {
-        self.postgres.statements.fetch_add(1, Ordering::Relaxed);
-        let statement = self.tracked(self.client()?.prepare_cached(sql)).await?;
+        let rows = self.commit_with(&[(sql, parameters)]).await?;
+        Ok(rows.into_iter().next().unwrap_or_default())
+    }
+
+    /// Runs the last statements, in this order, and commits, in one round trip: for locks that
+    /// should be short. If one of them fails, the server answers the COMMIT with a rollback.
+    pub async fn commit_with(mut self, asked: &[Asked<'_>]) -> Result<Vec<Vec<Row>>, StoreError> {
+        let statements = self.prepared(asked).await?;
         let connection = self.take_for_commit()?;
         let both = async {
+            let asked = asked.iter().zip(&statements);
+            let answers =
+                asked.map(|((_, parameters), statement)| connection.query(statement, parameters));
             // Polled in this order, so sent in this order.
-            tokio::join!(
-                biased;
-                connection.query(&statement, parameters),
-                connection.batch_execute("COMMIT")
-            )
+            tokio::join!(biased; join_all(answers), connection.batch_execute("COMMIT"))
         };
         let limit = self.postgres.options.answer_timeout;
-        let Ok((rows, commit)) = tokio::time::timeout(limit, both).await else {
+        let Ok((answers, commit)) = tokio::time::timeout(limit, both).await else {
             return settle(connection, None).map(|()| Vec::new());
         };
-        match rows {
+        match answers.into_iter().collect::<Result<Vec<_>, _>>() {
             Ok(rows) => settle(connection, Some(commit)).map(|()| rows),
             Err(error) if error.as_db_error().is_some_and(is_definite) => Err(error.into()),
             Err(error) => settle(connection, Some(Err(error))).map(|()| Vec::new()),
@@ -211,6 +247,19 @@ impl Transaction {
             StoreError::from(error)
         })
     }
+}
+
+/// One statement that only reads, without a transaction around it: one round trip.
+pub(super) async fn read(
+    postgres: &Postgres,
+    sql: &str,
+    parameters: Parameters<'_>,
+) -> Result<Vec<Row>, StoreError> {
+    let mut alone = Transaction::on_a_connection(postgres).await?;
+    let rows = alone.query(sql, parameters).await?;
+    // There is nothing to undo.
+    drop(alone.connection.take());
+    Ok(rows)
 }
 
 /// What the answer to a COMMIT means; no answer at all is a timeout.

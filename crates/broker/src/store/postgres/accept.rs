@@ -6,13 +6,17 @@
 //! claimed are read by a *new* statement (one with both would see neither row in a race); the
 //! mesh's counter comes last, in one round trip with what is keyed by it and COMMIT, so that
 //! history numbers are given in the order of commits and nobody waits for the counter for long.
+//!
+//! Two round trips: BEGIN with the locks, the claims and the questions; then, once their answers
+//! were read, the effects with COMMIT. Tables are looked up row by row (`LATERAL`): a plan that was
+//! made while a table was small must not read a mesh's whole history once it is large.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use semel_core::clock::UnixMs;
 use semel_core::envelope::DestinationKind;
-use semel_store::postgres::Transaction;
+use semel_store::postgres::{Asked, Transaction};
 use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -27,12 +31,14 @@ use crate::store::BatchDone;
 
 statements! {
     SESSIONS = "
-        SELECT member_id, instance_id, session_epoch
-          FROM mesh.session
-         WHERE mesh_id = $1
-           AND (member_id, instance_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
-         ORDER BY member_id, instance_id
-           FOR SHARE";
+        SELECT asked.member_id, asked.instance_id, held.session_epoch
+          FROM unnest($2::uuid[], $3::uuid[]) AS asked (member_id, instance_id),
+               LATERAL (SELECT session.session_epoch
+                          FROM mesh.session
+                         WHERE session.mesh_id = $1
+                           AND session.member_id = asked.member_id
+                           AND session.instance_id = asked.instance_id
+                           FOR SHARE) AS held";
 
     CLAIM = "
         INSERT INTO mesh.client_message_dedupe (mesh_id, sender_member_id, client_message_id,
@@ -55,24 +61,37 @@ statements! {
            AND status = 'active'";
 
     TARGETS = "
-        SELECT asked.number::bigint, topic.name IS NOT NULL,
-               subscription.member_id IS NOT NULL, recipient.member_id, queue.queue_id
+        SELECT asked.number::bigint,
+               EXISTS (SELECT
+                         FROM mesh.topic
+                        WHERE asked.kind = 'topic'
+                          AND topic.mesh_id = $1
+                          AND topic.name = asked.reference),
+               EXISTS (SELECT
+                         FROM mesh.topic_subscription AS subscription
+                        WHERE asked.kind = 'topic'
+                          AND subscription.mesh_id = $1
+                          AND subscription.topic = asked.reference
+                          AND subscription.member_id = asked.sender),
+               (SELECT recipient.member_id
+                  FROM mesh.member_key AS named,
+                       LATERAL (SELECT member.member_id
+                                  FROM mesh.member
+                                 WHERE member.mesh_id = $1
+                                   AND member.member_id = named.member_id
+                                   AND member.status = 'active'
+                                 LIMIT 1) AS recipient
+                 WHERE asked.kind = 'dm'
+                   AND named.mesh_id = $1
+                   AND named.pubkey = asked.reference
+                   AND named.status IN ('current', 'rotated_out')),
+               (SELECT queue.queue_id
+                  FROM mesh.queue
+                 WHERE asked.kind = 'queue'
+                   AND queue.mesh_id = $1
+                   AND queue.name = asked.reference)
           FROM unnest($2::text[], $3::text[], $4::uuid[])
-               WITH ORDINALITY AS asked (kind, reference, sender, number)
-          LEFT JOIN mesh.topic
-                 ON asked.kind = 'topic' AND topic.mesh_id = $1 AND topic.name = asked.reference
-          LEFT JOIN mesh.topic_subscription AS subscription
-                 ON asked.kind = 'topic' AND subscription.mesh_id = $1
-                AND subscription.topic = asked.reference
-                AND subscription.member_id = asked.sender
-          LEFT JOIN mesh.member_key AS named
-                 ON asked.kind = 'dm' AND named.mesh_id = $1 AND named.pubkey = asked.reference
-                AND named.status IN ('current', 'rotated_out')
-          LEFT JOIN mesh.member AS recipient
-                 ON recipient.mesh_id = $1 AND recipient.member_id = named.member_id
-                AND recipient.status = 'active'
-          LEFT JOIN mesh.queue
-                 ON asked.kind = 'queue' AND queue.mesh_id = $1 AND queue.name = asked.reference";
+               WITH ORDINALITY AS asked (kind, reference, sender, number)";
 
     TAKE_BACK = "
         DELETE FROM mesh.client_message_dedupe
@@ -128,13 +147,19 @@ statements! {
             INSERT INTO mesh.mention_index (mesh_id, member_id, seq)
             SELECT DISTINCT $1::uuid, named.member_id, accepted.seq
               FROM unnest($8::uuid[], $9::text[]) AS mention (message, pubkey)
-              JOIN accepted ON accepted.message = mention.message
-              JOIN mesh.member_key AS named
-                ON named.mesh_id = $1 AND named.pubkey = mention.pubkey
-               AND named.status IN ('current', 'rotated_out')
-              JOIN mesh.member AS mentioned
-                ON mentioned.mesh_id = $1 AND mentioned.member_id = named.member_id
-               AND mentioned.status = 'active'
+              JOIN accepted ON accepted.message = mention.message,
+                   LATERAL (SELECT member_key.member_id
+                              FROM mesh.member_key
+                             WHERE member_key.mesh_id = $1
+                               AND member_key.pubkey = mention.pubkey
+                               AND member_key.status IN ('current', 'rotated_out')
+                             LIMIT 1) AS named,
+                   LATERAL (SELECT 1
+                              FROM mesh.member
+                             WHERE member.mesh_id = $1
+                               AND member.member_id = named.member_id
+                               AND member.status = 'active'
+                             LIMIT 1) AS mentioned
         ), deliveries AS (
             INSERT INTO mesh.delivery_queue (mesh_id, recipient, seq, lease_until)
             SELECT $1, recipient, seq, CASE kind WHEN 'queue' THEN 0 END
@@ -142,9 +167,12 @@ statements! {
              WHERE kind <> 'topic'
              UNION ALL
             SELECT $1, subscription.member_id, accepted.seq, NULL
-              FROM accepted
-              JOIN mesh.topic_subscription AS subscription
-                ON subscription.mesh_id = $1 AND subscription.topic = accepted.reference
+              FROM accepted,
+                   LATERAL (SELECT member_id
+                              FROM mesh.topic_subscription
+                             WHERE topic_subscription.mesh_id = $1
+                               AND topic_subscription.topic = accepted.reference
+                            OFFSET 0) AS subscription
              WHERE accepted.kind = 'topic'
          RETURNING recipient
         )
@@ -192,8 +220,7 @@ impl PostgresStore {
 
     /// `None` when a claim was lost to a row that is not there any more.
     async fn accept_once(&self, batch: &AcceptBatch) -> Result<Option<BatchDone>, StoreError> {
-        let tx = self.postgres.begin().await?;
-        let facts = Facts::read(&tx, batch).await?;
+        let (tx, facts) = self.claim_and_read(batch).await?;
         let Some(decided) = facts.decide(batch) else { return Ok(None) };
         let accepted: Vec<usize> = (0..decided.len()).filter(|n| decided[*n].is_none()).collect();
         if accepted.is_empty() {
@@ -203,13 +230,9 @@ impl PostgresStore {
         }
         let refused = facts.claimed.iter().filter(|n| decided[**n].is_some());
         let refused: Vec<&AcceptItem> = refused.map(|n| &batch.items[*n]).collect();
-        if !refused.is_empty() {
-            take_back_in_tx(&tx, batch, &refused).await?;
-        }
         let items: Vec<(&AcceptItem, Option<Uuid>)> =
             accepted.iter().map(|n| (&batch.items[*n], facts.targets[*n].1)).collect();
-        messages_in_tx(&tx, batch, &items).await?;
-        let (first_seq, recipients) = numbered_and_commit(tx, batch, &items).await?;
+        let (first_seq, recipients) = effects_and_commit(tx, batch, &refused, &items).await?;
         let mut numbers = first_seq..;
         let verdicts = decided.into_iter().enumerate().map(|(n, verdict)| {
             verdict.unwrap_or_else(|| Verdict::Accepted {
@@ -219,6 +242,130 @@ impl PostgresStore {
         });
         Ok(Some(BatchDone { verdicts: verdicts.collect(), recipients }))
     }
+
+    /// The first round trip: BEGIN, the sessions' locks, the claims, and what is to be known.
+    async fn claim_and_read(
+        &self,
+        batch: &AcceptBatch,
+    ) -> Result<(Transaction, Facts), StoreError> {
+        let mesh = batch.mesh_id.as_uuid();
+        let items = &batch.items;
+        let senders: Vec<Uuid> = items.iter().map(sender).collect();
+        let ids: Vec<&str> = items.iter().map(|i| i.client_message_id.as_str()).collect();
+        let messages: Vec<Uuid> = items.iter().map(|i| i.broker_message_id.as_uuid()).collect();
+        let prints: Vec<&[u8]> = items.iter().map(|i| i.fingerprint.0.as_slice()).collect();
+        let kinds: Vec<&str> = items.iter().map(|item| destination(item).0).collect();
+        let names: Vec<&str> = items.iter().map(|item| destination(item).1).collect();
+        let expires_at: Option<i64> = batch.expires_at.map(|UnixMs(at)| at);
+        let asked = Questions::of(items);
+        #[rustfmt::skip]
+        let claims: super::Parameters<'_> = &[
+            &mesh, &senders, &ids, &messages, &prints, &kinds, &names, &batch.now.0, &expires_at,
+        ];
+        // The sessions' locks come first.
+        let (tx, rows) = self
+            .postgres
+            .begin_with(&[
+                (SESSIONS, &[&mesh, &asked.members, &asked.instances]),
+                (CLAIM, claims),
+                (SENDERS, &[&mesh, &asked.members]),
+                (TARGETS, &[&mesh, &asked.kinds, &asked.names, &asked.senders]),
+            ])
+            .await?;
+        let [sessions, claims, active, targets] = &rows[..] else { return Err(unanswered()) };
+        let won: HashSet<Uuid> = column(claims, 0)?;
+        let claimed: HashSet<usize> =
+            (0..items.len()).filter(|n| won.contains(&messages[*n])).collect();
+        let lost = (0..items.len()).filter(|n| !claimed.contains(n));
+        let lost: Vec<(Uuid, &str)> = lost.map(|n| (senders[n], ids[n])).collect();
+        let held = match lost.is_empty() {
+            true => HashMap::new(),
+            false => held_in_tx(&tx, batch.mesh_id, &lost).await?,
+        };
+        let epochs = sessions
+            .iter()
+            .map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?)))
+            .collect::<Result<_, StoreError>>()?;
+        let targets = asked.answered(targets)?;
+        Ok((tx, Facts { epochs, claimed, held, active: column(active, 0)?, targets }))
+    }
+}
+
+fn sender(item: &AcceptItem) -> Uuid {
+    item.session.member_id.as_uuid()
+}
+
+fn destination(item: &AcceptItem) -> (&'static str, &str) {
+    let destination = item.envelope.destination();
+    (destination.kind().as_str(), destination.reference())
+}
+
+fn unanswered() -> StoreError {
+    StoreError::RolledBack { cause: "a statement was not answered".into() }
+}
+
+/// What a batch asks of the other tables, each thing once: most batches have few senders and few
+/// destinations.
+struct Questions<'a> {
+    /// In the order of their keys, in which their sessions are locked.
+    members: Vec<Uuid>,
+    instances: Vec<Uuid>,
+    kinds: Vec<&'a str>,
+    names: Vec<&'a str>,
+    senders: Vec<Uuid>,
+    /// Which of the destinations each item has.
+    of_item: Vec<usize>,
+}
+
+impl<'a> Questions<'a> {
+    fn of(items: &'a [AcceptItem]) -> Self {
+        let session = |item: &AcceptItem| (sender(item), item.session.instance_id.as_uuid());
+        let sessions: BTreeSet<(Uuid, Uuid)> = items.iter().map(session).collect();
+        let (members, instances) = sessions.into_iter().unzip();
+        let mut numbers = HashMap::new();
+        let (mut kinds, mut names, mut senders) = (Vec::new(), Vec::new(), Vec::new());
+        let of_item = items.iter().map(|item| {
+            let (kind, name) = destination(item);
+            *numbers.entry((kind, name, sender(item))).or_insert_with(|| {
+                kinds.push(kind);
+                names.push(name);
+                senders.push(sender(item));
+                kinds.len() - 1
+            })
+        });
+        let of_item = of_item.collect();
+        Self { members, instances, kinds, names, senders, of_item }
+    }
+
+    /// The answers of `TARGETS`, by item.
+    fn answered(&self, rows: &[Row]) -> Result<Vec<(Target, Option<Uuid>)>, StoreError> {
+        let mut answers = vec![None; self.kinds.len()];
+        for row in rows {
+            let number: i64 = row.try_get(0)?;
+            let n = usize::try_from(number - 1).unwrap_or(usize::MAX);
+            let (Some(kind), Some(answer)) = (self.kinds.get(n), answers.get_mut(n)) else {
+                continue;
+            };
+            *answer = Some(target(kind, row)?);
+        }
+        let of_item = self.of_item.iter();
+        of_item.map(|n| answers.get(*n).copied().flatten().ok_or_else(unanswered)).collect()
+    }
+}
+
+fn target(kind: &str, row: &Row) -> Result<(Target, Option<Uuid>), StoreError> {
+    let (topic, subscribed): (bool, bool) = (row.try_get(1)?, row.try_get(2)?);
+    let (member, queue): (Option<Uuid>, Option<Uuid>) = (row.try_get(3)?, row.try_get(4)?);
+    let kind = DestinationKind::parse(kind).ok_or_else(unanswered)?;
+    Ok(match (kind, topic, subscribed, member, queue) {
+        (DestinationKind::Topic, false, _, _, _) => (Target::NoTopic, None),
+        (DestinationKind::Topic, true, false, _, _) => (Target::NotSubscribed, None),
+        (DestinationKind::Topic, true, true, _, _) => (Target::Ready, None),
+        (DestinationKind::Dm, _, _, None, _) => (Target::NoRecipient, None),
+        (DestinationKind::Dm, _, _, member, _) => (Target::Ready, member),
+        (DestinationKind::Queue, _, _, _, None) => (Target::NoQueue, None),
+        (DestinationKind::Queue, _, _, _, queue) => (Target::Ready, queue),
+    })
 }
 
 /// What was read inside the transaction, by item.
@@ -232,50 +379,6 @@ struct Facts {
 }
 
 impl Facts {
-    async fn read(tx: &Transaction, batch: &AcceptBatch) -> Result<Self, StoreError> {
-        let mesh = batch.mesh_id.as_uuid();
-        let items = &batch.items;
-        let senders: Vec<Uuid> = items.iter().map(|i| i.session.member_id.as_uuid()).collect();
-        let instances: Vec<Uuid> = items.iter().map(|i| i.session.instance_id.as_uuid()).collect();
-        let ids: Vec<&str> = items.iter().map(|i| i.client_message_id.as_str()).collect();
-        let messages: Vec<Uuid> = items.iter().map(|i| i.broker_message_id.as_uuid()).collect();
-        let prints: Vec<&[u8]> = items.iter().map(|i| i.fingerprint.0.as_slice()).collect();
-        let kinds: Vec<&str> =
-            items.iter().map(|i| i.envelope.destination().kind().as_str()).collect();
-        let names: Vec<&str> = items.iter().map(|i| i.envelope.destination().reference()).collect();
-        let expires_at: Option<i64> = batch.expires_at.map(|UnixMs(at)| at);
-        tx.prepare(&[SESSIONS, CLAIM, SENDERS, TARGETS]).await?;
-        let sessions: super::Parameters<'_> = &[&mesh, &senders, &instances];
-        #[rustfmt::skip]
-        let claims: super::Parameters<'_> = &[
-            &mesh, &senders, &ids, &messages, &prints, &kinds, &names, &batch.now.0, &expires_at,
-        ];
-        let active: super::Parameters<'_> = &[&mesh, &senders];
-        let targets: super::Parameters<'_> = &[&mesh, &kinds, &names, &senders];
-        // Sent together, and run by the server in this order: the sessions' locks come first.
-        let (sessions, claims, active, targets) = tokio::try_join!(
-            biased;
-            tx.query(SESSIONS, sessions),
-            tx.query(CLAIM, claims),
-            tx.query(SENDERS, active),
-            tx.query(TARGETS, targets),
-        )?;
-        let won: HashSet<Uuid> = column(&claims, 0)?;
-        let claimed: HashSet<usize> =
-            (0..items.len()).filter(|n| won.contains(&messages[*n])).collect();
-        let lost: Vec<(Uuid, &str)> = (0..items.len())
-            .filter(|n| !claimed.contains(n))
-            .map(|n| (senders[n], ids[n]))
-            .collect();
-        let held = held_in_tx(tx, batch.mesh_id, &lost).await?;
-        let epochs = sessions
-            .iter()
-            .map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?)))
-            .collect::<Result<_, StoreError>>()?;
-        let targets = target_rows(batch, &targets)?;
-        Ok(Self { epochs, claimed, held, active: column(&active, 0)?, targets })
-    }
-
     /// A verdict per item, `None` where it is accepted; nothing at all when a claim was lost to
     /// nobody: the other side rolled back, or a sweep was there.
     fn decide(&self, batch: &AcceptBatch) -> Option<Vec<Option<Verdict>>> {
@@ -324,54 +427,23 @@ where
     rows.iter().map(|row| Ok(row.try_get(number)?)).collect()
 }
 
-fn target_rows(
-    batch: &AcceptBatch,
-    rows: &[Row],
-) -> Result<Vec<(Target, Option<Uuid>)>, StoreError> {
-    let mut targets = vec![(Target::NoTopic, None); batch.items.len()];
-    for row in rows {
-        let number: i64 = row.try_get(0)?;
-        let n = usize::try_from(number - 1).unwrap_or(usize::MAX);
-        let (Some(item), Some(target)) = (batch.items.get(n), targets.get_mut(n)) else { continue };
-        let (topic, subscribed): (bool, bool) = (row.try_get(1)?, row.try_get(2)?);
-        let (member, queue): (Option<Uuid>, Option<Uuid>) = (row.try_get(3)?, row.try_get(4)?);
-        *target = match (item.envelope.destination().kind(), topic, subscribed, member, queue) {
-            (DestinationKind::Topic, false, _, _, _) => (Target::NoTopic, None),
-            (DestinationKind::Topic, true, false, _, _) => (Target::NotSubscribed, None),
-            (DestinationKind::Topic, true, true, _, _) => (Target::Ready, None),
-            (DestinationKind::Dm, _, _, None, _) => (Target::NoRecipient, None),
-            (DestinationKind::Dm, _, _, member, _) => (Target::Ready, member),
-            (DestinationKind::Queue, _, _, _, None) => (Target::NoQueue, None),
-            (DestinationKind::Queue, _, _, _, queue) => (Target::Ready, queue),
-        };
-    }
-    Ok(targets)
-}
-
-async fn take_back_in_tx(
-    tx: &Transaction,
+/// The last round trip: refused claims are taken back, the messages, then what is numbered, and
+/// COMMIT. Gives the first history number of the batch, and who has something new.
+async fn effects_and_commit(
+    tx: Transaction,
     batch: &AcceptBatch,
     refused: &[&AcceptItem],
-) -> Result<(), StoreError> {
-    let senders: Vec<Uuid> = refused.iter().map(|i| i.session.member_id.as_uuid()).collect();
-    let ids: Vec<&str> = refused.iter().map(|i| i.client_message_id.as_str()).collect();
-    tx.execute(TAKE_BACK, &[&batch.mesh_id.as_uuid(), &senders, &ids]).await.map(drop)
-}
-
-async fn messages_in_tx(
-    tx: &Transaction,
-    batch: &AcceptBatch,
     items: &[(&AcceptItem, Option<Uuid>)],
-) -> Result<(), StoreError> {
-    let of = |items: &[(&AcceptItem, Option<Uuid>)], f: fn(&AcceptItem) -> Uuid| -> Vec<Uuid> {
-        items.iter().map(|(item, _)| f(item)).collect()
-    };
-    let messages = of(items, |item| item.broker_message_id.as_uuid());
-    let senders = of(items, |item| item.session.member_id.as_uuid());
+) -> Result<(i64, Vec<Uuid>), StoreError> {
+    let mesh = batch.mesh_id.as_uuid();
+    let back: Vec<Uuid> = refused.iter().map(|item| sender(item)).collect();
+    let back_ids: Vec<&str> = refused.iter().map(|i| i.client_message_id.as_str()).collect();
+    let messages: Vec<Uuid> = items.iter().map(|(i, _)| i.broker_message_id.as_uuid()).collect();
+    let senders: Vec<Uuid> = items.iter().map(|(item, _)| sender(item)).collect();
     let ids: Vec<&str> = items.iter().map(|(i, _)| i.client_message_id.as_str()).collect();
     let envelopes = || items.iter().map(|(item, _)| &item.envelope);
-    let kinds: Vec<&str> = envelopes().map(|e| e.destination().kind().as_str()).collect();
-    let names: Vec<&str> = envelopes().map(|e| e.destination().reference()).collect();
+    let kinds: Vec<&str> = items.iter().map(|(item, _)| destination(item).0).collect();
+    let names: Vec<&str> = items.iter().map(|(item, _)| destination(item).1).collect();
     let replies: Vec<Option<&str>> = envelopes().map(|e| e.reply_to_id()).collect();
     let priorities: Vec<i16> =
         envelopes().map(|e| i16::try_from(e.priority().rank()).unwrap_or(i16::MAX)).collect();
@@ -379,59 +451,36 @@ async fn messages_in_tx(
     let bodies: Vec<&[u8]> = envelopes().map(|e| e.body()).collect();
     let commitments: Vec<Option<&[u8]>> =
         items.iter().map(|(i, _)| i.body_commitment.as_ref().map(<[u8; 32]>::as_slice)).collect();
-    let mesh = batch.mesh_id.as_uuid();
-    let columns: super::Parameters<'_> = &[
-        &mesh,
-        &messages,
-        &senders,
-        &ids,
-        &kinds,
-        &names,
-        &replies,
-        &priorities,
-        &metas,
-        &bodies,
-        &commitments,
-        &batch.now.0,
-    ];
-    tokio::try_join!(tx.execute(TOPIC_MESSAGES, columns), tx.execute(DIRECT_MESSAGES, columns))?;
-    Ok(())
-}
-
-/// The last round trip: the first history number of the batch, and who has something new.
-async fn numbered_and_commit(
-    tx: Transaction,
-    batch: &AcceptBatch,
-    items: &[(&AcceptItem, Option<Uuid>)],
-) -> Result<(i64, Vec<Uuid>), StoreError> {
-    let messages: Vec<Uuid> = items.iter().map(|(i, _)| i.broker_message_id.as_uuid()).collect();
-    let senders: Vec<Uuid> = items.iter().map(|(i, _)| i.session.member_id.as_uuid()).collect();
-    let destinations = || items.iter().map(|(item, _)| item.envelope.destination());
-    let kinds: Vec<&str> = destinations().map(|d| d.kind().as_str()).collect();
-    let names: Vec<&str> = destinations().map(|d| d.reference()).collect();
     let recipients: Vec<Option<Uuid>> = items.iter().map(|(_, recipient)| *recipient).collect();
     let mentions = || items.iter().flat_map(|(i, _)| i.mentions.iter().map(move |key| (i, key)));
     let mentioning: Vec<Uuid> = mentions().map(|(i, _)| i.broker_message_id.as_uuid()).collect();
     let mentioned: Vec<&str> = mentions().map(|(_, pubkey)| pubkey.as_str()).collect();
     let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
-    let by: super::Parameters<'_> = &[
-        &batch.mesh_id.as_uuid(),
-        &count,
-        &messages,
-        &senders,
-        &kinds,
-        &names,
-        &recipients,
-        &mentioning,
-        &mentioned,
+    #[rustfmt::skip]
+    let columns: super::Parameters<'_> = &[
+        &mesh, &messages, &senders, &ids, &kinds, &names, &replies, &priorities, &metas, &bodies,
+        &commitments, &batch.now.0,
     ];
-    let rows = tx.query_and_commit(NUMBERED, by).await?;
+    #[rustfmt::skip]
+    let numbered: super::Parameters<'_> = &[
+        &mesh, &count, &messages, &senders, &kinds, &names, &recipients, &mentioning, &mentioned,
+    ];
+    let taken_back: super::Parameters<'_> = &[&mesh, &back, &back_ids];
+    let is_topic = |kind: &&str| *kind == DestinationKind::Topic.as_str();
+    let asked = [
+        (!refused.is_empty()).then_some((TAKE_BACK, taken_back)),
+        kinds.iter().any(is_topic).then_some((TOPIC_MESSAGES, columns)),
+        kinds.iter().any(|kind| !is_topic(kind)).then_some((DIRECT_MESSAGES, columns)),
+        Some((NUMBERED, numbered)),
+    ];
+    let asked: Vec<Asked<'_>> = asked.into_iter().flatten().collect();
+    let rows = tx.commit_with(&asked).await?;
     let corrupt = || StoreError::Corrupt {
         table: "mesh",
         id: batch.mesh_id.to_string(),
         what: "the mesh has no counter".to_owned(),
     };
-    let row = rows.first().ok_or_else(corrupt)?;
+    let row = rows.last().and_then(|rows| rows.first()).ok_or_else(corrupt)?;
     let first: Option<i64> = row.try_get(0)?;
     Ok((first.ok_or_else(corrupt)?, row.try_get(1)?))
 }

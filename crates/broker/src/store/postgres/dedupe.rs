@@ -15,17 +15,20 @@ use crate::accept::Held;
 
 statements! {
     LOOK_UP = "
-        SELECT dedupe.sender_member_id, dedupe.client_message_id, dedupe.broker_message_id,
-               history.seq, dedupe.request_fingerprint, dedupe.first_seen_at,
-               dedupe.history_available
+        SELECT asked.sender, asked.id, dedupe.broker_message_id, history.seq,
+               dedupe.request_fingerprint, dedupe.first_seen_at, dedupe.history_available
           FROM unnest($2::uuid[], $3::text[]) AS asked (sender, id)
-          JOIN mesh.client_message_dedupe AS dedupe
-            ON dedupe.mesh_id = $1
-           AND dedupe.sender_member_id = asked.sender
-           AND dedupe.client_message_id = asked.id
-          LEFT JOIN mesh.message_history AS history
-                 ON history.mesh_id = dedupe.mesh_id
-                AND history.broker_message_id = dedupe.broker_message_id";
+         CROSS JOIN LATERAL (SELECT *
+                               FROM mesh.client_message_dedupe
+                              WHERE client_message_dedupe.mesh_id = $1
+                                AND client_message_dedupe.sender_member_id = asked.sender
+                                AND client_message_dedupe.client_message_id = asked.id
+                              LIMIT 1) AS dedupe
+          LEFT JOIN LATERAL (SELECT message_history.seq
+                               FROM mesh.message_history
+                              WHERE message_history.mesh_id = $1
+                                AND message_history.broker_message_id = dedupe.broker_message_id
+                              LIMIT 1) AS history ON TRUE";
 }
 
 impl PostgresStore {
@@ -34,10 +37,11 @@ impl PostgresStore {
         mesh_id: MeshId,
         keys: &[(MemberId, ClientMessageId)],
     ) -> Result<Vec<Option<Held>>, StoreError> {
-        let tx = self.postgres.snapshot().await?;
         let asked: Vec<(Uuid, &str)> =
             keys.iter().map(|(sender, id)| (sender.as_uuid(), id.as_str())).collect();
-        let held = held_in_tx(&tx, mesh_id, &asked).await?;
+        let (senders, ids): (Vec<Uuid>, Vec<&str>) = asked.iter().copied().unzip();
+        let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &senders, &ids];
+        let held = by_id(&self.postgres.read(LOOK_UP, by).await?)?;
         let found = |(sender, id): &(Uuid, &str)| held.get(&(*sender, (*id).to_owned())).cloned();
         Ok(asked.iter().map(found).collect())
     }
@@ -50,7 +54,10 @@ pub(super) async fn held_in_tx(
     keys: &[(Uuid, &str)],
 ) -> Result<HashMap<(Uuid, String), Held>, StoreError> {
     let (senders, ids): (Vec<Uuid>, Vec<&str>) = keys.iter().copied().unzip();
-    let rows = tx.query(LOOK_UP, &[&mesh_id.as_uuid(), &senders, &ids]).await?;
+    by_id(&tx.query(LOOK_UP, &[&mesh_id.as_uuid(), &senders, &ids]).await?)
+}
+
+fn by_id(rows: &[Row]) -> Result<HashMap<(Uuid, String), Held>, StoreError> {
     rows.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), held(row)?))).collect()
 }
 

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::PostgresStore;
-use crate::store::housekeeping::runs;
+use crate::store::housekeeping::{made_before, runs};
 
 statements! {
     /// A mesh that is permanent now keeps also what it accepted before it was.
@@ -31,18 +31,21 @@ statements! {
                   FOR UPDATE OF expired SKIP LOCKED))";
 
     /// By age alone: what was never delivered goes too, or a member that stays away would keep
-    /// its messages for ever.
+    /// its messages for ever. A message's id begins with the time at which it was made, so that the
+    /// key finds the oldest.
     DOOMED = "
-        SELECT accepted_at, broker_message_id
+        SELECT broker_message_id
           FROM mesh.topic_message
          WHERE mesh_id = $1
+           AND broker_message_id < $4
            AND accepted_at < $2
          UNION ALL
-        SELECT accepted_at, broker_message_id
+        SELECT broker_message_id
           FROM mesh.message_queue
          WHERE mesh_id = $1
+           AND broker_message_id < $4
            AND accepted_at < $2
-         ORDER BY accepted_at, broker_message_id
+         ORDER BY broker_message_id
          LIMIT $3";
 
     TOPIC_DELETE = "
@@ -120,8 +123,8 @@ impl PostgresStore {
     ) -> Result<u64, StoreError> {
         let mesh = mesh_id.as_uuid();
         let tx = self.postgres.begin().await?;
-        let rows = tx.query(DOOMED, &[&mesh, &older_than.0, &limit]).await?;
-        let doomed: Vec<Uuid> = column(&rows, 1)?;
+        let by: super::Parameters<'_> = &[&mesh, &older_than.0, &limit, &made_before(older_than)];
+        let doomed: Vec<Uuid> = column(&tx.query(DOOMED, by).await?, 0)?;
         let mut gone = tx.query(TOPIC_DELETE, &[&mesh, &doomed]).await?;
         gone.extend(tx.query(DIRECT_DELETE, &[&mesh, &doomed]).await?);
         let (messages, senders): (Vec<Uuid>, Vec<Uuid>) = (column(&gone, 0)?, column(&gone, 1)?);

@@ -1,20 +1,22 @@
 //! The accept transaction (mesh.md §7, B2 and B3). The writer runs one at a time, so items are
 //! simply decided one after the other: an id that occurs twice in a batch finds its first row.
 
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension, named_params};
-use semel_core::envelope::DestinationKind;
-use semel_core::id::MeshId;
+use rusqlite::{OptionalExtension, named_params, params};
+use semel_core::envelope::{Destination, DestinationKind};
+use semel_core::id::{MemberId, MeshId};
 use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
-use super::dedupe::{dedupe_insert_in_tx, held_in_tx};
+use super::dedupe::{claim_in_tx, held_in_tx};
 use super::session::epoch_in_tx;
 use super::{Key, SqliteStore, exists, key};
 use crate::accept::{
-    AcceptBatch, AcceptItem, Claim, Decision, Epoch, Standing, Target, Verdict, decide,
+    AcceptBatch, AcceptItem, Claim, Decision, Epoch, Session, Standing, Target, Verdict, decide,
 };
 use crate::store::BatchDone;
 
@@ -61,39 +63,40 @@ statements! {
          WHERE mesh_id = :mesh_id
            AND name = :name";
 
-    SEQ_TAKE = "
+    SEQ_NEXT = "
+        SELECT next_seq
+          FROM mesh
+         WHERE mesh_id = ?1";
+
+    SEQ_TAKEN = "
         UPDATE mesh
-           SET next_seq = next_seq + 1
-         WHERE mesh_id = :mesh_id
-     RETURNING next_seq - 1";
+           SET next_seq = ?2
+         WHERE mesh_id = ?1";
 
     TOPIC_MESSAGE = "
         INSERT INTO topic_message (mesh_id, broker_message_id, sender_member_id,
                                    client_message_id, topic, reply_to_id, priority, meta, body,
                                    body_commitment, accepted_at)
-        VALUES (:mesh_id, :broker_message_id, :sender, :client_message_id, :destination_ref,
-                :reply_to_id, :priority, :meta, :body, :body_commitment, :now)";
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
 
     MESSAGE_QUEUE = "
         INSERT INTO message_queue (mesh_id, broker_message_id, sender_member_id,
-                                   client_message_id, destination_kind, destination_ref,
-                                   reply_to_id, priority, meta, body, body_commitment,
-                                   accepted_at)
-        VALUES (:mesh_id, :broker_message_id, :sender, :client_message_id, :destination_kind,
-                :destination_ref, :reply_to_id, :priority, :meta, :body, :body_commitment, :now)";
+                                   client_message_id, destination_ref, reply_to_id, priority,
+                                   meta, body, body_commitment, accepted_at, destination_kind)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 
     HISTORY = "
         INSERT INTO message_history (mesh_id, seq, broker_message_id, sender_member_id,
                                      destination_kind)
-        VALUES (:mesh_id, :seq, :broker_message_id, :sender, :destination_kind)";
+        VALUES (?1, ?2, ?3, ?4, ?5)";
 
     DELIVERY = "
         INSERT INTO delivery_queue (mesh_id, recipient, seq, lease_until)
-        VALUES (:mesh_id, :recipient, :seq, :lease_until)";
+        VALUES (?1, ?2, ?3, ?4)";
 
     MENTION = "
         INSERT INTO mention_index (mesh_id, member_id, seq)
-        VALUES (:mesh_id, :member_id, :seq)
+        VALUES (?1, ?2, ?3)
             ON CONFLICT DO NOTHING";
 }
 
@@ -108,53 +111,130 @@ impl SqliteStore {
 }
 
 fn accept_in_tx(tx: &Tx<'_>, batch: &AcceptBatch) -> Result<BatchDone, StoreError> {
-    let mut recipients = Vec::new();
-    let mut verdicts = Vec::with_capacity(batch.items.len());
-    for item in &batch.items {
-        verdicts.push(item_in_tx(tx, batch, item, &mut recipients)?);
+    let mesh = key(batch.mesh_id);
+    let first_seq: i64 = tx.prepare_cached(SEQ_NEXT)?.query_row([mesh], |row| row.get(0))?;
+    let mut run = Run {
+        tx,
+        batch,
+        mesh,
+        next_seq: first_seq,
+        epochs: HashMap::new(),
+        standings: HashMap::new(),
+        targets: HashMap::new(),
+        recipients: HashSet::new(),
+    };
+    let verdicts = batch.items.iter().map(|item| run.item(item)).collect::<Result<_, _>>()?;
+    if run.next_seq > first_seq {
+        tx.prepare_cached(SEQ_TAKEN)?.execute(params![mesh, run.next_seq])?;
     }
+    let mut recipients: Vec<Uuid> = run.recipients.into_iter().collect();
     recipients.sort_unstable();
-    recipients.dedup();
     Ok(BatchDone { verdicts, recipients })
 }
 
-fn item_in_tx(
-    tx: &Tx<'_>,
-    batch: &AcceptBatch,
-    item: &AcceptItem,
-    recipients: &mut Vec<Uuid>,
-) -> Result<Verdict, StoreError> {
-    let sender = item.session.member_id;
-    let epoch = epoch_in_tx(tx, batch.mesh_id, &item.session)?;
-    let held = match epoch {
-        Epoch::Stale => None,
-        Epoch::Current => held_in_tx(tx, batch.mesh_id, sender, &item.client_message_id)?,
-    };
-    let (claim, standing, target, to) = match &held {
-        Some(held) => {
-            let claim = Claim::held(held, &item.fingerprint);
-            (claim, Standing::Active, Target::Ready, Vec::new())
+/// Whether a destination is there, and who gets what is sent to it.
+type Found = (Target, Rc<[Uuid]>);
+
+/// One batch. Nobody else writes meanwhile, so what was read once holds to its end.
+struct Run<'a> {
+    tx: &'a Tx<'a>,
+    batch: &'a AcceptBatch,
+    mesh: [u8; 16],
+    next_seq: i64,
+    epochs: HashMap<Session, Epoch>,
+    standings: HashMap<MemberId, Standing>,
+    targets: HashMap<(MemberId, &'a Destination), Found>,
+    recipients: HashSet<Uuid>,
+}
+
+impl<'a> Run<'a> {
+    fn item(&mut self, item: &'a AcceptItem) -> Result<Verdict, StoreError> {
+        let (mesh_id, sender) = (self.batch.mesh_id, item.session.member_id);
+        let epoch = self.epoch(&item.session)?;
+        let standing = self.standing(sender)?;
+        let (target, to) = self.target(item)?;
+        // Claimed only where a claim would be kept, so that none has to be taken back.
+        let kept = decide(epoch, Claim::Won, standing, target) == Decision::Accept;
+        let claimed = kept && claim_in_tx(self.tx, self.batch, item)?;
+        let held = match (claimed, epoch) {
+            (true, _) | (false, Epoch::Stale) => None,
+            (false, Epoch::Current) => {
+                held_in_tx(self.tx, mesh_id, sender, &item.client_message_id)?
+            }
+        };
+        let claim = held.as_ref().map_or(Claim::Won, |held| Claim::held(held, &item.fingerprint));
+        match (decide(epoch, claim, standing, target), held) {
+            (Decision::Accept, _) if claimed => {
+                let history_id = self.effects(item, &to)?;
+                let broker_message_id = item.broker_message_id;
+                Ok(Verdict::Accepted { broker_message_id, history_id })
+            }
+            (Decision::Duplicate, Some(held)) => Ok(Verdict::Duplicate(held)),
+            (Decision::Reused, Some(held)) => Ok(Verdict::Reused(held)),
+            (Decision::Refuse(code), _) => Ok(Verdict::Refused(code)),
+            (Decision::Close, _) => Ok(Verdict::Stale),
+            (Decision::Accept | Decision::Duplicate | Decision::Reused, _) => Err(no_row(item)),
         }
-        None => {
-            let by = named_params! {":mesh_id": key(batch.mesh_id), ":member_id": key(sender)};
-            let active = exists(tx, SENDER_ACTIVE, by)?;
-            let standing = if active { Standing::Active } else { Standing::Inactive };
-            let (target, to) = target_in_tx(tx, batch.mesh_id, item)?;
-            (Claim::Won, standing, target, to)
+    }
+
+    fn epoch(&mut self, session: &Session) -> Result<Epoch, StoreError> {
+        if let Some(epoch) = self.epochs.get(session) {
+            return Ok(*epoch);
         }
-    };
-    match (decide(epoch, claim, standing, target), held) {
-        (Decision::Accept, _) => {
-            let history_id = effects_in_tx(tx, batch, item, &to)?;
-            recipients.extend(to);
-            let broker_message_id = item.broker_message_id;
-            Ok(Verdict::Accepted { broker_message_id, history_id })
+        let epoch = epoch_in_tx(self.tx, self.batch.mesh_id, session)?;
+        self.epochs.insert(*session, epoch);
+        Ok(epoch)
+    }
+
+    fn standing(&mut self, sender: MemberId) -> Result<Standing, StoreError> {
+        if let Some(standing) = self.standings.get(&sender) {
+            return Ok(*standing);
         }
-        (Decision::Duplicate, Some(held)) => Ok(Verdict::Duplicate(held)),
-        (Decision::Reused, Some(held)) => Ok(Verdict::Reused(held)),
-        (Decision::Refuse(code), _) => Ok(Verdict::Refused(code)),
-        (Decision::Close, _) => Ok(Verdict::Stale),
-        (Decision::Duplicate | Decision::Reused, None) => Err(no_row(item)),
+        let by = named_params! {":mesh_id": self.mesh, ":member_id": key(sender)};
+        let active = exists(self.tx, SENDER_ACTIVE, by)?;
+        let standing = if active { Standing::Active } else { Standing::Inactive };
+        self.standings.insert(sender, standing);
+        Ok(standing)
+    }
+
+    fn target(&mut self, item: &'a AcceptItem) -> Result<Found, StoreError> {
+        let asked = (item.session.member_id, item.envelope.destination());
+        if let Some((target, to)) = self.targets.get(&asked) {
+            return Ok((*target, Rc::clone(to)));
+        }
+        let (target, to) = target_in_tx(self.tx, self.batch.mesh_id, item)?;
+        let to: Rc<[Uuid]> = to.into();
+        self.targets.insert(asked, (target, Rc::clone(&to)));
+        Ok((target, to))
+    }
+
+    /// What an accepted send leaves besides its claim; the history number comes last.
+    fn effects(&mut self, item: &AcceptItem, to: &[Uuid]) -> Result<i64, StoreError> {
+        message_in_tx(self.tx, self.batch, item)?;
+        let (tx, mesh, seq) = (self.tx, self.mesh, self.next_seq);
+        let kind = item.envelope.destination().kind();
+        let (id, sender) = (key(item.broker_message_id), key(item.session.member_id));
+        tx.prepare_cached(HISTORY)?.execute(params![mesh, seq, id, sender, kind.as_str()])?;
+        // Only a queue's deliveries can be leased.
+        let lease_until = match kind {
+            DestinationKind::Queue => Some(0),
+            DestinationKind::Topic | DestinationKind::Dm => None,
+        };
+        let mut delivery = tx.prepare_cached(DELIVERY)?;
+        for recipient in to {
+            delivery.execute(params![mesh, recipient.into_bytes(), seq, lease_until])?;
+        }
+        self.recipients.extend(to);
+        for pubkey in &item.mentions {
+            let by = named_params! {":mesh_id": mesh, ":pubkey": pubkey};
+            let mut statement = tx.prepare_cached(MEMBER_BY_KEY)?;
+            let found = statement.query_row(by, |row| row.get::<_, Key>(0)).optional()?;
+            if let Some(Key(member)) = found {
+                tx.prepare_cached(MENTION)?.execute(params![mesh, member.into_bytes(), seq])?;
+            }
+        }
+        self.next_seq += 1;
+        Ok(seq)
     }
 }
 
@@ -206,75 +286,45 @@ fn target_in_tx(
     }
 }
 
-/// The five effects of an accepted send; the history number comes last.
-fn effects_in_tx(
-    tx: &Tx<'_>,
-    batch: &AcceptBatch,
-    item: &AcceptItem,
-    to: &[Uuid],
-) -> Result<i64, StoreError> {
-    dedupe_insert_in_tx(tx, batch, item)?;
-    message_in_tx(tx, batch, item)?;
-    let mesh = key(batch.mesh_id);
-    let by = named_params! {":mesh_id": mesh};
-    let seq: i64 = tx.prepare_cached(SEQ_TAKE)?.query_row(by, |row| row.get(0))?;
-    tx.prepare_cached(HISTORY)?.execute(named_params! {
-        ":mesh_id": mesh, ":seq": seq, ":broker_message_id": key(item.broker_message_id),
-        ":sender": key(item.session.member_id),
-        ":destination_kind": item.envelope.destination().kind().as_str(),
-    })?;
-    let mut delivery = tx.prepare_cached(DELIVERY)?;
-    // Only a queue's deliveries can be leased.
-    let lease_until = match item.envelope.destination().kind() {
-        DestinationKind::Queue => Some(0),
-        DestinationKind::Topic | DestinationKind::Dm => None,
-    };
-    for recipient in to {
-        delivery.execute(named_params! {
-            ":mesh_id": mesh, ":recipient": recipient.into_bytes(), ":seq": seq,
-            ":lease_until": lease_until,
-        })?;
-    }
-    for pubkey in &item.mentions {
-        let by = named_params! {":mesh_id": mesh, ":pubkey": pubkey};
-        let mut statement = tx.prepare_cached(MEMBER_BY_KEY)?;
-        let found = statement.query_row(by, |row| row.get::<_, Key>(0)).optional()?;
-        if let Some(member) = found {
-            let member = member.0.into_bytes();
-            tx.prepare_cached(MENTION)?
-                .execute(named_params! {":mesh_id": mesh, ":member_id": member, ":seq": seq})?;
-        }
-    }
-    Ok(seq)
-}
-
 fn message_in_tx(tx: &Tx<'_>, batch: &AcceptBatch, item: &AcceptItem) -> Result<(), StoreError> {
     let (envelope, destination) = (&item.envelope, item.envelope.destination());
     let (mesh, id) = (key(batch.mesh_id), key(item.broker_message_id));
-    let (sender, kind) = (key(item.session.member_id), destination.kind().as_str());
-    let (client_id, reference) = (item.client_message_id.as_str(), destination.reference());
+    let (sender, client_id) = (key(item.session.member_id), item.client_message_id.as_str());
     let (reply_to_id, priority) = (envelope.reply_to_id(), envelope.priority().rank());
-    let (meta, body) = (envelope.meta().as_str(), envelope.body());
-    let mut columns: Vec<(&str, &dyn rusqlite::ToSql)> = vec![
-        (":mesh_id", &mesh),
-        (":broker_message_id", &id),
-        (":sender", &sender),
-        (":client_message_id", &client_id),
-        (":destination_ref", &reference),
-        (":reply_to_id", &reply_to_id),
-        (":priority", &priority),
-        (":meta", &meta),
-        (":body", &body),
-        (":body_commitment", &item.body_commitment),
-        (":now", &batch.now.0),
-    ];
-    let sql = match destination.kind() {
-        DestinationKind::Topic => TOPIC_MESSAGE,
-        DestinationKind::Dm | DestinationKind::Queue => {
-            columns.push((":destination_kind", &kind));
-            MESSAGE_QUEUE
+    let (meta, body, commitment) =
+        (envelope.meta().as_str(), envelope.body(), item.body_commitment);
+    let (to, now) = (destination.reference(), batch.now.0);
+    match destination.kind() {
+        DestinationKind::Topic => tx.prepare_cached(TOPIC_MESSAGE)?.execute(params![
+            mesh,
+            id,
+            sender,
+            client_id,
+            to,
+            reply_to_id,
+            priority,
+            meta,
+            body,
+            commitment,
+            now
+        ])?,
+        kind @ (DestinationKind::Dm | DestinationKind::Queue) => {
+            let kind = kind.as_str();
+            tx.prepare_cached(MESSAGE_QUEUE)?.execute(params![
+                mesh,
+                id,
+                sender,
+                client_id,
+                to,
+                reply_to_id,
+                priority,
+                meta,
+                body,
+                commitment,
+                now,
+                kind
+            ])?
         }
     };
-    tx.prepare_cached(sql)?.execute(columns.as_slice())?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The table `client_message_dedupe`: an id is consumed if and only if its row is here.
 
-use rusqlite::{Connection, OptionalExtension, Row, named_params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use semel_core::clock::UnixMs;
 use semel_core::fingerprint::Fingerprint;
 use semel_core::id::{ClientMessageId, MemberId, MeshId};
@@ -17,17 +17,17 @@ statements! {
           LEFT JOIN message_history AS history
                  ON history.mesh_id = dedupe.mesh_id
                 AND history.broker_message_id = dedupe.broker_message_id
-         WHERE dedupe.mesh_id = :mesh_id
-           AND dedupe.sender_member_id = :sender
-           AND dedupe.client_message_id = :client_message_id";
+         WHERE dedupe.mesh_id = ?1
+           AND dedupe.sender_member_id = ?2
+           AND dedupe.client_message_id = ?3";
 
-    INSERT = "
+    CLAIM = "
         INSERT INTO client_message_dedupe (mesh_id, sender_member_id, client_message_id,
                                            broker_message_id, request_fingerprint,
                                            destination_kind, destination_ref, first_seen_at,
                                            expires_at)
-        VALUES (:mesh_id, :sender, :client_message_id, :broker_message_id, :fingerprint,
-                :destination_kind, :destination_ref, :now, :expires_at)";
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+            ON CONFLICT DO NOTHING";
 }
 
 impl SqliteStore {
@@ -51,30 +51,29 @@ pub(super) fn held_in_tx(
     sender: MemberId,
     id: &ClientMessageId,
 ) -> Result<Option<Held>, StoreError> {
-    let by = named_params! {
-        ":mesh_id": key(mesh_id), ":sender": key(sender), ":client_message_id": id.as_str(),
-    };
+    let by = params![key(mesh_id), key(sender), id.as_str()];
     Ok(tx.prepare_cached(LOOK_UP)?.query_row(by, held).optional()?)
 }
 
-pub(super) fn dedupe_insert_in_tx(
+/// Takes the id for this item; `false` when somebody holds it.
+pub(super) fn claim_in_tx(
     tx: &Connection,
     batch: &AcceptBatch,
     item: &AcceptItem,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let destination = item.envelope.destination();
-    tx.prepare_cached(INSERT)?.execute(named_params! {
-        ":mesh_id": key(batch.mesh_id),
-        ":sender": key(item.session.member_id),
-        ":client_message_id": item.client_message_id.as_str(),
-        ":broker_message_id": key(item.broker_message_id),
-        ":fingerprint": item.fingerprint.0,
-        ":destination_kind": destination.kind().as_str(),
-        ":destination_ref": destination.reference(),
-        ":now": batch.now.0,
-        ":expires_at": batch.expires_at.map(|at| at.0),
-    })?;
-    Ok(())
+    let inserted = tx.prepare_cached(CLAIM)?.execute(params![
+        key(batch.mesh_id),
+        key(item.session.member_id),
+        item.client_message_id.as_str(),
+        key(item.broker_message_id),
+        item.fingerprint.0,
+        destination.kind().as_str(),
+        destination.reference(),
+        batch.now.0,
+        batch.expires_at.map(|at| at.0),
+    ])?;
+    Ok(inserted == 1)
 }
 
 fn held(row: &Row<'_>) -> rusqlite::Result<Held> {

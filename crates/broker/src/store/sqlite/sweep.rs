@@ -7,7 +7,7 @@ use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 
 use super::{Key, SqliteStore, key};
-use crate::store::housekeeping::runs;
+use crate::store::housekeeping::{made_before, runs};
 
 statements! {
     /// A mesh that is permanent now keeps also what it accepted before it was.
@@ -25,18 +25,21 @@ statements! {
                 LIMIT :limit)";
 
     /// By age alone: what was never delivered goes too, or a member that stays away would keep
-    /// its messages for ever.
+    /// its messages for ever. A message's id begins with the time at which it was made, so that the
+    /// key finds the oldest.
     DOOMED = "
-        SELECT accepted_at, broker_message_id, sender_member_id, client_message_id
+        SELECT broker_message_id, sender_member_id, client_message_id
           FROM topic_message
          WHERE mesh_id = :mesh_id
+           AND broker_message_id < :made_before
            AND accepted_at < :older_than
          UNION ALL
-        SELECT accepted_at, broker_message_id, sender_member_id, client_message_id
+        SELECT broker_message_id, sender_member_id, client_message_id
           FROM message_queue
          WHERE mesh_id = :mesh_id
+           AND broker_message_id < :made_before
            AND accepted_at < :older_than
-         ORDER BY accepted_at, broker_message_id
+         ORDER BY broker_message_id
          LIMIT :limit";
 
     TOPIC_DELETE = "
@@ -123,7 +126,10 @@ fn retention_in_tx(
     limit: i64,
 ) -> Result<u64, StoreError> {
     let mesh = key(mesh_id);
-    let by = named_params! {":mesh_id": mesh, ":older_than": older_than.0, ":limit": limit};
+    let by = named_params! {
+        ":mesh_id": mesh, ":made_before": made_before(older_than).into_bytes(),
+        ":older_than": older_than.0, ":limit": limit,
+    };
     let mut statement = tx.prepare_cached(DOOMED)?;
     let doomed: Vec<Doomed> = statement.query_map(by, doomed)?.collect::<Result<_, _>>()?;
     let mut seqs = Vec::with_capacity(doomed.len());
@@ -149,8 +155,8 @@ fn retention_in_tx(
 
 fn doomed(row: &Row<'_>) -> rusqlite::Result<Doomed> {
     Ok(Doomed {
-        broker_message_id: row.get::<_, Key>(1)?.0.into_bytes(),
-        sender: row.get::<_, Key>(2)?.0.into_bytes(),
-        client_message_id: row.get(3)?,
+        broker_message_id: row.get::<_, Key>(0)?.0.into_bytes(),
+        sender: row.get::<_, Key>(1)?.0.into_bytes(),
+        client_message_id: row.get(2)?,
     })
 }
