@@ -12,6 +12,7 @@ use crate::limits::{
     DAY, DEDUPE_SWEEP_MAX, HOUSEKEEPING_DELAY, HOUSEKEEPING_INTERVAL, RETENTION_SWEEP_MAX,
     SWEEP_ROUNDS_MAX,
 };
+use crate::metrics::Metrics;
 use crate::store::{Mesh, Report, Store};
 
 /// What a sweep has deleted.
@@ -27,31 +28,44 @@ pub struct SweepReport {
 
 /// Housekeeping every night until `shutdown` comes. What is under way then is undone or finished
 /// by the store: every step is one transaction.
-pub async fn run(store: Store, clock: Arc<dyn Clock>, shutdown: impl Future<Output = ()>) {
+pub async fn run(
+    store: Store,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    shutdown: impl Future<Output = ()>,
+) {
     tokio::select! {
         () = shutdown => {}
-        () = nightly(&store, clock.as_ref()) => {}
+        () = nightly(&store, clock.as_ref(), &metrics) => {}
     }
 }
 
-async fn nightly(store: &Store, clock: &dyn Clock) {
+async fn nightly(store: &Store, clock: &dyn Clock, metrics: &Metrics) {
     sleep(HOUSEKEEPING_DELAY).await;
     let mut nights = interval(HOUSEKEEPING_INTERVAL);
     nights.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         nights.tick().await;
-        if let Err(error) = night(store, clock).await {
+        if let Err(error) = night_once(store, clock, metrics).await {
             tracing::error!(error = error.chain(), "housekeeping failed; it is tried again");
         }
     }
 }
 
-async fn night(store: &Store, clock: &dyn Clock) -> Result<(), StoreError> {
+/// What is done in one night.
+pub async fn night_once(
+    store: &Store,
+    clock: &dyn Clock,
+    metrics: &Metrics,
+) -> Result<(), StoreError> {
     let meshes = store.mesh_list().await?;
     let swept = sweep_once(store, &meshes, clock.wall()).await?;
     let SweepReport { ids, messages, unfinished } = swept;
     tracing::info!(ids, messages, unfinished, "swept");
-    for (mesh_id, report) in check_once(store, &meshes, clock.wall()).await? {
+    let reports = check_once(store, &meshes, clock.wall()).await?;
+    let of_meshes: Vec<_> = meshes.iter().zip(reports.iter().map(|(_, report)| *report)).collect();
+    metrics.checked(&of_meshes);
+    for (mesh_id, report) in reports {
         if report.is_clean() {
             tracing::info!(%mesh_id, rows = report.rows, "the mesh is consistent");
         } else {

@@ -3,7 +3,8 @@
 //! Reading order: what is decided ([`accept`]), where it is kept ([`store`]), who may send how much
 //! ([`limiter`]), how sends become batches ([`pipeline`]), who is connected ([`hub`]), how
 //! brokers hear of each other's commits ([`hints`]), what a connection says ([`connection`]), how
-//! it all is reached ([`server`]), and what is done at night ([`housekeeping`]).
+//! it all is reached ([`server`]), what is done at night ([`housekeeping`]), and what an operator
+//! sees of it all ([`metrics`]).
 
 pub mod accept;
 pub mod connection;
@@ -12,6 +13,7 @@ pub mod housekeeping;
 pub mod hub;
 pub mod limiter;
 pub mod limits;
+pub mod metrics;
 pub mod pipeline;
 pub mod server;
 pub mod store;

@@ -66,6 +66,10 @@ pub const LIMITER_PIPELINE_MAX: usize = 1024;
 /// What a sender is told to wait when the fallback is `closed`: until the next probe.
 pub const LIMITER_CLOSED_RETRY_AFTER: Duration = LIMITER_PROBE_INTERVAL;
 
+/// The shortest wait that a sender over its limit is told: what it had under way has arrived by
+/// then.
+pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
+
 /// Sends that may wait for a mesh's lane; one more waits in its connection.
 pub const LANE_QUEUE_MAX: usize = 4096;
 
@@ -95,6 +99,30 @@ pub const REDELIVER_AFTER: Duration = Duration::from_secs(30);
 
 /// How long a broker that stops waits for its connections.
 pub const DRAIN_MAX: Duration = Duration::from_secs(30);
+
+/// How often a broker that stops asks everybody to leave.
+pub const DRAIN_ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Connections at once, of daemons and of anybody else; one more waits to be accepted.
+pub const CONNECTIONS_MAX: usize = 10_000;
+
+/// How long a request's head may take to arrive, and how long a connection may be idle.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How large a request's head may be.
+pub const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// How long a TLS handshake may take.
+pub const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The pause after connections could not be accepted for want of descriptors or memory.
+pub const ACCEPT_RETRY: Duration = Duration::from_secs(1);
+
+/// What is read of a file of certificates or keys.
+pub const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// Meshes that metrics tell apart; the rest is `other`.
+pub const METRIC_MESHES_MAX: usize = 1000;
 
 /// Dedupe rows that one sweep deletes.
 pub const DEDUPE_SWEEP_MAX: i64 = 1000;

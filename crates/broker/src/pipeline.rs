@@ -26,11 +26,12 @@ use semel_core::id::MeshId;
 use semel_store::{Fate, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::accept::{AcceptBatch, AcceptItem, Claim, Verdict};
+use crate::accept::{AcceptBatch, AcceptItem, Claim, Session, Verdict};
 use crate::hints::Hints;
 use crate::hub::Hub;
-use crate::limiter::{self, LimitRequest, Limiter};
-use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX};
+use crate::limiter::{self, LimitRequest, Limiter, LimiterCounts};
+use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX, RETRY_AFTER_MIN};
+use crate::metrics::{LaneMetrics, Metrics};
 use crate::store::{BatchDone, Mesh, Store};
 
 /// What a send is answered with.
@@ -53,10 +54,23 @@ pub enum Answer {
 
 /// A send on its way.
 struct Waiting {
+    /// As the connection that it came over knows it.
+    mesh: Arc<Mesh>,
     item: AcceptItem,
     enqueued_at: UnixMs,
     reply: oneshot::Sender<Answer>,
 }
+
+impl Waiting {
+    /// A daemon that went away will ask again.
+    fn answer(self, lane: &LaneMetrics, answer: Answer) {
+        lane.answered(&self.item, &answer);
+        let _ = self.reply.send(answer);
+    }
+}
+
+/// A send that passed B1, and what it cost.
+type Passed = (Waiting, limiter::Verdict);
 
 /// The lanes of all meshes.
 pub struct Pipeline {
@@ -70,6 +84,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     hub: Arc<Hub>,
     hints: Option<Hints>,
+    metrics: Arc<Metrics>,
 }
 
 impl Pipeline {
@@ -86,8 +101,19 @@ impl Pipeline {
         hub: Arc<Hub>,
         hints: Option<Hints>,
     ) -> Self {
-        let shared = Arc::new(Shared { store, limiter, clock, hub, hints });
+        let metrics = Arc::new(Metrics::default());
+        let shared = Arc::new(Shared { store, limiter, clock, hub, hints, metrics });
         Self { shared, lanes: Mutex::new(HashMap::new()) }
+    }
+
+    /// What is counted here and by everything that works with it.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.shared.metrics
+    }
+
+    /// How the limiter decided so far.
+    pub fn limiter_counts(&self) -> LimiterCounts {
+        self.shared.limiter.counts()
     }
 
     /// Hands a send in, in the order of the calls; waits while the lane is full. The answer comes
@@ -101,7 +127,8 @@ impl Pipeline {
         let (reply, answer) = oneshot::channel();
         let lane = self.lane(mesh);
         // A lane that has ended drops the send, and with it the channel: that is an answer.
-        let _ = lane.send(Waiting { item, enqueued_at, reply }).await;
+        let mesh = Arc::clone(mesh);
+        let _ = lane.send(Waiting { mesh, item, enqueued_at, reply }).await;
         answer
     }
 
@@ -111,11 +138,12 @@ impl Pipeline {
             let (lane, waiting) = mpsc::channel(LANE_QUEUE_MAX);
             let (passed, batches) = mpsc::channel(BATCH_MAX);
             let (first, second) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
-            let (mesh, mesh_too) = (Arc::clone(mesh), Arc::clone(mesh));
+            let counted = Arc::new(first.metrics.lane(mesh));
+            let counted_too = Arc::clone(&counted);
             drop(tokio::spawn(async move {
-                first.look_up_and_check(&mesh, waiting, &passed).await;
+                first.look_up_and_check(&counted, waiting, &passed).await;
             }));
-            drop(tokio::spawn(async move { second.run_batches(&mesh_too, batches).await }));
+            drop(tokio::spawn(async move { second.run_batches(&counted_too, batches).await }));
             lane
         });
         lane.clone()
@@ -126,34 +154,49 @@ impl Shared {
     /// The first station.
     async fn look_up_and_check(
         &self,
-        mesh: &Mesh,
+        lane: &LaneMetrics,
         mut waiting: mpsc::Receiver<Waiting>,
-        passed: &mpsc::Sender<Waiting>,
+        passed: &mpsc::Sender<Passed>,
     ) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
+        let mut told_to_wait = ToldToWait::default();
         while waiting.recv_many(&mut batch, BATCH_MAX).await > 0 {
             let now = self.clock.wall();
             let batch = std::mem::take(&mut batch);
-            let Some(unknown) = self.answer_known(mesh, batch, now).await else { continue };
-            let checked = unknown.into_iter().map(|waiting| self.check(mesh, waiting, now));
-            for waiting in join_all(checked).await.into_iter().flatten() {
-                // Without the second station nobody is answered, which closes connections.
-                let _ = passed.send(waiting).await;
+            let Some(unknown) = self.answer_known(lane, batch, now).await else { continue };
+            let checked = unknown.into_iter().map(|waiting| self.check(waiting, now));
+            for (waiting, checked) in join_all(checked).await {
+                let monotonic = self.clock.monotonic();
+                match told_to_wait.in_order(&waiting.item.session, checked, monotonic) {
+                    // Without the second station nobody is answered, which closes connections.
+                    Ok(cost) => drop(passed.send((waiting, cost)).await),
+                    Err(answer) => waiting.answer(lane, answer),
+                }
             }
         }
     }
 
     /// The second station.
-    async fn run_batches(&self, mesh: &Mesh, mut passed: mpsc::Receiver<Waiting>) {
+    async fn run_batches(&self, lane: &LaneMetrics, mut passed: mpsc::Receiver<Passed>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while passed.recv_many(&mut batch, BATCH_MAX).await > 0 {
-            let sends = batch.drain(..).map(|waiting| (waiting.item, waiting.reply));
-            let (items, replies): (Vec<_>, Vec<_>) = sends.unzip();
             let now = self.clock.wall();
-            let expires_at = mesh.dedupe.expires_at(now);
-            let batch = Arc::new(AcceptBatch { mesh_id: mesh.mesh_id, now, expires_at, items });
+            let Some((first, _)) = batch.first() else { continue };
+            let mesh_id = first.mesh.mesh_id;
+            // Connections may know different policies of the mesh: the longest promise counts.
+            let expiries = batch.iter().map(|(waiting, _)| waiting.mesh.dedupe.expires_at(now));
+            let expires_at = expiries.reduce(later).flatten();
+            let sends =
+                batch.drain(..).map(|(waiting, cost)| (waiting.item, (waiting.reply, cost)));
+            let (items, replies): (Vec<_>, Vec<_>) = sends.unzip();
+            let batch = Arc::new(AcceptBatch { mesh_id, now, expires_at, items });
             let answers = self.accept(&batch).await;
-            for (reply, answer) in replies.into_iter().zip(answers) {
+            for ((item, (reply, cost)), answer) in batch.items.iter().zip(replies).zip(answers) {
+                lane.answered(item, &answer);
+                let refused = matches!(answer, Answer::Decided(Verdict::Refused(_)));
+                if refused && cost == limiter::Verdict::Counted {
+                    self.metrics.spent_then_refused.inc();
+                }
                 // A daemon that went away will ask again.
                 let _ = reply.send(answer);
             }
@@ -163,19 +206,20 @@ impl Shared {
     /// B0. Gives back those that are not known, or nothing when the store could not be asked.
     async fn answer_known(
         &self,
-        mesh: &Mesh,
+        lane: &LaneMetrics,
         batch: Vec<Waiting>,
         now: UnixMs,
     ) -> Option<Vec<Waiting>> {
+        let mesh_id = batch.first()?.mesh.mesh_id;
         let key = |waiting: &Waiting| {
             (waiting.item.session.member_id, waiting.item.client_message_id.clone())
         };
         let keys: Vec<_> = batch.iter().map(key).collect();
-        let held = match self.store.dedupe_look_up(mesh.mesh_id, &keys).await {
+        let held = match self.store.dedupe_look_up(mesh_id, &keys).await {
             Ok(held) => held,
             Err(error) => {
                 tracing::warn!(error = error.chain(), "ids could not be looked up");
-                batch.into_iter().for_each(|waiting| drop(waiting.reply.send(Answer::Later)));
+                batch.into_iter().for_each(|waiting| waiting.answer(lane, Answer::Later));
                 return None;
             }
         };
@@ -185,39 +229,42 @@ impl Shared {
                 unknown.push(waiting);
                 continue;
             };
-            let too_old = mesh.dedupe.too_old(waiting.enqueued_at, now);
+            let too_old = waiting.mesh.dedupe.too_old(waiting.enqueued_at, now);
             let answer = match (Claim::held(&held, &waiting.item.fingerprint), too_old) {
                 // This request may have been accepted and forgotten before the other one came.
                 (Claim::HeldDiffers, true) => Answer::Refused(Code::KeyTooOldToJudge),
                 (Claim::HeldDiffers, false) => Answer::Decided(Verdict::Reused(held)),
                 (Claim::HeldMatch | Claim::Won, _) => Answer::Decided(Verdict::Duplicate(held)),
             };
-            let _ = waiting.reply.send(answer);
+            self.metrics.hits_looked_up.inc();
+            waiting.answer(lane, answer);
         }
         Some(unknown)
     }
 
     /// B1. Age comes before every refusal: what is too old to judge is never refused.
-    async fn check(&self, mesh: &Mesh, waiting: Waiting, now: UnixMs) -> Option<Waiting> {
-        let item = &waiting.item;
+    async fn check(
+        &self,
+        waiting: Waiting,
+        now: UnixMs,
+    ) -> (Waiting, Result<limiter::Verdict, Answer>) {
+        let (item, mesh) = (&waiting.item, &waiting.mesh);
         let too_large = item.envelope.body().len() > mesh.inline_bytes as usize;
-        let refusal = if mesh.dedupe.too_old(waiting.enqueued_at, now) {
-            Some(Answer::Refused(Code::KeyTooOldToJudge))
+        let checked = if mesh.dedupe.too_old(waiting.enqueued_at, now) {
+            Err(Answer::Refused(Code::KeyTooOldToJudge))
         } else if too_large {
-            Some(Answer::Refused(Code::PayloadTooLarge))
+            Err(Answer::Refused(Code::PayloadTooLarge))
         } else {
-            self.over_the_limit(mesh, item).await
+            self.within_the_limit(mesh, item).await
         };
-        match refusal {
-            None => Some(waiting),
-            Some(answer) => {
-                let _ = waiting.reply.send(answer);
-                None
-            }
-        }
+        (waiting, checked)
     }
 
-    async fn over_the_limit(&self, mesh: &Mesh, item: &AcceptItem) -> Option<Answer> {
+    async fn within_the_limit(
+        &self,
+        mesh: &Mesh,
+        item: &AcceptItem,
+    ) -> Result<limiter::Verdict, Answer> {
         let (mesh_id, sender) = (mesh.mesh_id.to_string(), item.session.member_id.to_string());
         let request = LimitRequest {
             mesh: &mesh_id,
@@ -227,14 +274,18 @@ impl Shared {
             window: Duration::from_millis(u64::from(mesh.rate_window_ms)),
         };
         match self.limiter.take(&request).await.verdict {
-            limiter::Verdict::Counted | limiter::Verdict::Free => None,
-            limiter::Verdict::Denied { retry_after } => Some(Answer::RateLimited { retry_after }),
+            cost @ (limiter::Verdict::Counted | limiter::Verdict::Free) => Ok(cost),
+            limiter::Verdict::Denied { retry_after } => Err(Answer::RateLimited { retry_after }),
         }
     }
 
     /// B2 and B3. A statement that was refused for its data is found by running items alone.
     async fn accept(&self, batch: &Arc<AcceptBatch>) -> Vec<Answer> {
-        match self.store.accept(batch).await {
+        let started = self.clock.monotonic();
+        let accepted = self.store.accept(batch).await;
+        let took = self.clock.monotonic().saturating_sub(started);
+        self.metrics.batch(batch.items.len(), took);
+        match accepted {
             Ok(done) => self.told(batch, done),
             Err(StoreError::Sqlite(_) | StoreError::Postgres(_)) if batch.items.len() > 1 => {
                 let mut answers = Vec::with_capacity(batch.items.len());
@@ -260,6 +311,76 @@ impl Shared {
         if let Some(hints) = self.hints.as_ref().filter(|_| !done.recipients.is_empty()) {
             hints.touched(batch.mesh_id);
         }
+        let hit =
+            |verdict: &&Verdict| matches!(verdict, Verdict::Duplicate(_) | Verdict::Reused(_));
+        self.metrics.hits_claimed.inc_by(done.verdicts.iter().filter(hit).count() as u64);
         done.verdicts.into_iter().map(Answer::Decided).collect()
+    }
+}
+
+/// The later of two expiries; never is the latest.
+fn later(one: Option<UnixMs>, other: Option<UnixMs>) -> Option<UnixMs> {
+    one.zip(other).map(|(one, other)| one.max(other))
+}
+
+/// Which sessions were told to wait, and until when. A daemon that was told sends nothing until
+/// then, so what still arrives from it was under way already: it is told the same, or it would
+/// overtake what was denied before it.
+#[derive(Default)]
+struct ToldToWait(HashMap<Session, Duration>);
+
+impl ToldToWait {
+    fn in_order(
+        &mut self,
+        session: &Session,
+        checked: Result<limiter::Verdict, Answer>,
+        now: Duration,
+    ) -> Result<limiter::Verdict, Answer> {
+        if self.0.is_empty() && checked.is_ok() {
+            return checked;
+        }
+        self.0.retain(|_, until| *until > now);
+        match (checked, self.0.get(session)) {
+            (Err(Answer::RateLimited { retry_after }), _) => {
+                let retry_after = retry_after.max(RETRY_AFTER_MIN);
+                self.0.insert(*session, now + retry_after);
+                Err(Answer::RateLimited { retry_after })
+            }
+            (Ok(_), Some(until)) => {
+                Err(Answer::RateLimited { retry_after: until.saturating_sub(now) })
+            }
+            (checked, _) => checked,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use semel_core::id::UuidId;
+    use uuid::Uuid;
+
+    #[test]
+    fn nothing_overtakes_what_was_denied() {
+        let session = |epoch| {
+            let (member_id, instance_id) = (UuidId::new(Uuid::nil()), UuidId::new(Uuid::nil()));
+            Session { member_id, instance_id, epoch }
+        };
+        let ms = Duration::from_millis;
+        let counted = || Ok(limiter::Verdict::Counted);
+        let denied = |retry_after| Err(Answer::RateLimited { retry_after });
+        let mut told = ToldToWait::default();
+        assert_eq!(told.in_order(&session(1), counted(), ms(0)), counted());
+        assert_eq!(told.in_order(&session(1), denied(ms(400)), ms(0)), denied(ms(400)));
+        assert_eq!(told.in_order(&session(1), counted(), ms(100)), denied(ms(300)));
+        assert_eq!(told.in_order(&session(2), counted(), ms(100)), counted(), "another session");
+        assert_eq!(told.in_order(&session(1), counted(), ms(400)), counted(), "it has waited");
+        assert_eq!(told.in_order(&session(1), denied(ms(1)), ms(500)), denied(RETRY_AFTER_MIN));
+    }
+
+    #[test]
+    fn never_is_the_latest_expiry() {
+        let (day, week) = (Some(UnixMs(1)), Some(UnixMs(7)));
+        assert_eq!((later(day, week), later(day, None), later(None, week)), (week, None, None));
     }
 }

@@ -1,20 +1,34 @@
 //! The broker's door: a WebSocket for daemons, and what an operator's tools look at.
 
+pub mod connection;
+
+use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use rustls::ServerConfig;
 use semel_wire::close::CloseKind;
 use semel_wire::frame::CloseReason;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
-use crate::connection::{self, Broker};
-use crate::limits::DRAIN_MAX;
+use self::connection::{ConnectionLimits, Connections, Place};
+use crate::connection::{self as daemon, Broker};
+use crate::hub::Hub;
+use crate::limits::{
+    ACCEPT_RETRY, CONNECTIONS_MAX, DRAIN_ASK_AGAIN, DRAIN_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT,
+    TLS_HANDSHAKE_TIMEOUT,
+};
+use crate::metrics;
 
 /// The subprotocol of docs/protocol.md.
 pub const SUBPROTOCOL: &str = "semel.v1";
@@ -25,44 +39,135 @@ const FRAME_BYTES_MAX: usize = 16 << 20;
 /// What a connection may have unwritten in memory.
 const WRITE_BUFFER_BYTES_MAX: usize = 32 << 20;
 
+/// How the door is kept.
+pub struct Options {
+    /// Who this broker is; without it everything is plain text.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// How long a TLS handshake may take.
+    pub tls_handshake_timeout: Duration,
+    /// How many may come, and how slowly.
+    pub connections: ConnectionLimits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let connections = ConnectionLimits {
+            connections_max: CONNECTIONS_MAX,
+            head_timeout: HEAD_TIMEOUT,
+            head_bytes_max: HEAD_BYTES_MAX,
+        };
+        Self { tls: None, tls_handshake_timeout: TLS_HANDSHAKE_TIMEOUT, connections }
+    }
+}
+
 #[derive(Clone)]
 struct Door {
     broker: Arc<Broker>,
     draining: Arc<AtomicBool>,
 }
 
-/// Serves until `shutdown` comes, then lets every connection go and waits for them, within limits.
+/// Serves in plain text until `shutdown` comes, with the limits of this crate.
 pub async fn serve(
     broker: Arc<Broker>,
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
+    serve_with(Options::default(), broker, listener, shutdown).await
+}
+
+/// Serves until `shutdown` comes, then lets every connection go and waits for them, within limits.
+pub async fn serve_with(
+    options: Options,
+    broker: Arc<Broker>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
     let door = Door { broker: Arc::clone(&broker), draining: Arc::new(AtomicBool::new(false)) };
     let draining = Arc::clone(&door.draining);
     let routes = Router::new()
         .route("/v1/mesh", get(mesh))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
+        .route("/metrics", get(scrape))
         .with_state(door);
-    let (drained, wait) = tokio::sync::oneshot::channel::<()>();
-    let stop = async move {
-        shutdown.await;
-        draining.store(true, Ordering::SeqCst);
-        let reason = CloseReason::new(CloseKind::Draining, "the broker is stopping");
-        broker.hub.close_all(&reason);
-        let _ = drained.send(());
-    };
-    let serving = axum::serve(listener, routes).with_graceful_shutdown(stop);
-    let limit = async {
-        // Without a shutdown there is no limit.
-        if wait.await.is_err() {
-            std::future::pending::<()>().await;
+    let connections = Connections::new(options.connections);
+    let tls = options.tls.map(|config| (TlsAcceptor::from(config), options.tls_handshake_timeout));
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let (place, stream) = tokio::select! {
+            () = &mut shutdown => break,
+            Some(accepted) = accept(&connections, &listener) => accepted,
+            else => break,
+        };
+        // In a task of its own from the first byte on: nobody waits for another's handshake.
+        drop(tokio::spawn(serve_one(place, stream, tls.clone(), routes.clone())));
+    }
+    draining.store(true, Ordering::SeqCst);
+    drop(listener);
+    drain(&broker.hub, &connections).await;
+    Ok(())
+}
+
+/// The next connection, once there is room for it.
+async fn accept(connections: &Connections, listener: &TcpListener) -> Option<(Place, TcpStream)> {
+    let place = connections.place().await?;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Frames are small and somebody waits for each: none is held back to fill a packet.
+                let _ = stream.set_nodelay(true);
+                return Some((place, stream));
+            }
+            Err(error) if went_away(&error) => {}
+            Err(error) => {
+                // No descriptors are left, or no memory: it passes when others leave.
+                tracing::error!(%error, "connections cannot be accepted; it is tried again");
+                sleep(ACCEPT_RETRY).await;
+            }
         }
-        tokio::time::sleep(DRAIN_MAX).await;
+    }
+}
+
+/// Whether the fault is of the one connection that was to be accepted.
+fn went_away(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
+}
+
+async fn serve_one(
+    mut place: Place,
+    stream: TcpStream,
+    tls: Option<(TlsAcceptor, Duration)>,
+    routes: Router,
+) {
+    let Some((acceptor, handshake_timeout)) = tls else {
+        return place.serve(stream, routes).await;
     };
-    tokio::select! {
-        served = serving.into_future() => served,
-        () = limit => Ok(()),
+    let shaken = tokio::select! {
+        shaken = timeout(handshake_timeout, acceptor.accept(stream)) => shaken,
+        () = place.stopping() => return,
+    };
+    match shaken {
+        Ok(Ok(stream)) => place.serve(stream, routes).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake has failed"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    }
+}
+
+async fn drain(hub: &Hub, connections: &Connections) {
+    connections.stop();
+    let reason = CloseReason::new(CloseKind::Draining, "the broker is stopping");
+    let all_gone = async {
+        // Again and again: a daemon whose hello was under way has come in since.
+        loop {
+            hub.close_all(&reason);
+            if timeout(DRAIN_ASK_AGAIN, connections.drained()).await.is_ok() {
+                return;
+            }
+        }
+    };
+    if timeout(DRAIN_MAX, all_gone).await.is_err() {
+        tracing::warn!(left = hub.connections(), "not everybody has left in time");
     }
 }
 
@@ -75,7 +180,7 @@ async fn mesh(State(door): State<Door>, upgrade: WebSocketUpgrade) -> Response {
         .max_message_size(FRAME_BYTES_MAX)
         .max_frame_size(FRAME_BYTES_MAX)
         .max_write_buffer_size(WRITE_BUFFER_BYTES_MAX)
-        .on_upgrade(move |socket| connection::serve(door.broker, socket))
+        .on_upgrade(move |socket| daemon::serve(door.broker, socket))
 }
 
 async fn healthz() -> &'static str {
@@ -89,5 +194,17 @@ async fn readyz(State(door): State<Door>) -> (StatusCode, &'static str) {
     match door.broker.store.store_epoch().await {
         Ok(_) => (StatusCode::OK, "ready\n"),
         Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the store is not reachable\n"),
+    }
+}
+
+async fn scrape(State(door): State<Door>) -> Response {
+    let pipeline = &door.broker.pipeline;
+    let live = metrics::Live {
+        connections: door.broker.hub.connections(),
+        limiter: pipeline.limiter_counts(),
+    };
+    match pipeline.metrics().encode(&live) {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

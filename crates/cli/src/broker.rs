@@ -3,6 +3,7 @@
 mod admin;
 mod serve;
 mod target;
+mod tls;
 
 use clap::Subcommand;
 

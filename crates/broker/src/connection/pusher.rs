@@ -77,6 +77,7 @@ async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, En
         let deliveries = std::mem::replace(&mut frames, rest);
         window.unacked.extend(deliveries.iter().map(|delivery| (delivery.seq, sent_at)));
         window.sent = deliveries.last().map_or(window.sent, |delivery| delivery.seq);
+        connection.broker.pipeline.metrics().pushes.inc_by(deliveries.len() as u64);
         let push = FromBroker::Push(Push { deliveries });
         connection.outbound.send(push).await.map_err(|_| End::Gone)?;
     }
@@ -100,7 +101,10 @@ async fn acknowledge(
     let done: Result<u64, StoreError> =
         connection.broker.store.deliveries_done(mesh_id, recipient, seq).await;
     match done {
-        Ok(_) => window.unacked.retain(|(sent, _)| *sent > seq),
+        Ok(ended) => {
+            connection.broker.pipeline.metrics().acks.inc_by(ended);
+            window.unacked.retain(|(sent, _)| *sent > seq);
+        }
         // They go out again, and the receiver knows them.
         Err(error) => tracing::warn!(error = error.chain(), "deliveries could not be ended"),
     }

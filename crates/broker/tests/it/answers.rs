@@ -121,7 +121,7 @@ async fn over_the_limit(served: Served) {
     assert_eq!(daemon.send(send_frame("d", TOPIC, "hi")).await.status, 201);
 }
 
-async fn set_rate_limit(served: &Served, limit: i64) {
+pub(crate) async fn set_rate_limit(served: &Served, limit: i64) {
     match &served.fixture.store {
         Store::Sqlite(_) => {
             let path = served.fixture.folder().join("broker.db");

@@ -22,6 +22,7 @@ use semel_testkit::clock::SimClock;
 use semel_wire::frame::{
     Ack, Challenge, FromBroker, FromDaemon, Hello, HelloAck, Push, SendFrame, SendResult,
 };
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio_tungstenite::tungstenite::Message;
@@ -30,7 +31,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use crate::support::{self, Fixture, NOW};
 
 /// Long enough for a loaded machine; only a failure waits for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A fixture's store, served.
 pub(crate) struct Served {
@@ -55,6 +56,20 @@ pub(crate) async fn serve(fixture: Fixture) -> Served {
 
 /// One of several brokers, by number; `hinted` ones tell each other of commits.
 pub(crate) async fn serve_as(fixture: Fixture, number: u128, hinted: bool) -> Served {
+    serve_with(fixture, number, hinted, server::Options::default()).await
+}
+
+/// A broker that is alone, with a door of its own kind.
+pub(crate) async fn serve_behind(fixture: Fixture, options: server::Options) -> Served {
+    serve_with(fixture, 7, false, options).await
+}
+
+async fn serve_with(
+    fixture: Fixture,
+    number: u128,
+    hinted: bool,
+    options: server::Options,
+) -> Served {
     let broker_id = BrokerId::new(uuid::Uuid::from_u128(number));
     let clock = SimClock::at_ms(NOW.0);
     let hub = Arc::new(Hub::default());
@@ -86,8 +101,27 @@ pub(crate) async fn serve_as(fixture: Fixture, number: u128, hinted: bool) -> Se
     let shutdown = async move {
         let _ = wait.await;
     };
-    let stopped = tokio::spawn(server::serve(broker, listener, shutdown));
+    let stopped = tokio::spawn(server::serve_with(options, broker, listener, shutdown));
     Served { fixture, address, clock, hub, hints, stop: Some(stop), stopped }
+}
+
+/// What the broker answers to a request: the status, and the body.
+pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    get_over(TcpStream::connect(address).await.unwrap(), path).await
+}
+
+/// The same over a stream that is there already.
+pub(crate) async fn get_over<S>(mut stream: S, path: &str) -> (u16, String)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let request = format!("GET {path} HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    // Who speaks TLS may leave without a word.
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 fn uuid_bytes(uuid: uuid::Uuid) -> [u8; 32] {

@@ -10,9 +10,8 @@ use semel_wire::features::{Feature, accept};
 use semel_wire::frame::{
     FeatureNegotiationRequest, FromBroker, FromDaemon, Ping, Resolve, ResolveItem, Verdict,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::client::{Daemon, send_frame, serve};
+use crate::client::{Daemon, get, send_frame, serve};
 use crate::support::{self, NOW};
 
 const TOPIC: (&str, &str) = ("topic", "builds");
@@ -203,21 +202,12 @@ async fn resolve_tells_what_became_of_a_send() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_stops_says_so_and_ends() {
     let mut served = serve(support::sqlite().await).await;
-    assert_eq!(get(&served, "/readyz").await, 200);
-    assert_eq!(get(&served, "/healthz").await, 200);
-    assert_eq!(get(&served, "/elsewhere").await, 404);
+    assert_eq!(get(served.address, "/readyz").await.0, 200);
+    assert_eq!(get(served.address, "/healthz").await.0, 200);
+    assert_eq!(get(served.address, "/elsewhere").await.0, 404);
     let mut daemon = Daemon::welcomed(served.address, 0).await;
     served.stop.take().unwrap().send(()).unwrap();
     assert_eq!(daemon.closed().await.code, 4013);
     drop(daemon);
     served.stopped.await.unwrap().unwrap();
-}
-
-async fn get(served: &crate::client::Served, path: &str) -> u16 {
-    let mut stream = tokio::net::TcpStream::connect(served.address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer.split(' ').nth(1).unwrap().parse().unwrap()
 }

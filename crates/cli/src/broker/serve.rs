@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::target::{self, mint, random, refused};
+use super::tls::Tls;
 use crate::exit::{Exit, Failure};
 use crate::print;
 
@@ -41,9 +42,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "1")]
     brokers: NonZeroU32,
 
-    /// Serve without TLS on an address that others can reach
-    #[arg(long)]
-    insecure_allow_plain: bool,
+    #[command(flatten)]
+    tls: Tls,
 
     /// Say that it is ready as one line of JSON
     #[arg(long)]
@@ -52,14 +52,7 @@ pub(crate) struct Arguments {
 
 /// Bind, open, serve, wait: in this order, so that a taken port is told before a store is touched.
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if !arguments.listen.ip().is_loopback() && !arguments.insecure_allow_plain {
-        let text = format!(
-            "error: {} can be reached from other machines, and this broker speaks plain text\n\
-             put a proxy with TLS before it, or pass --insecure-allow-plain",
-            arguments.listen
-        );
-        return Err(Failure::new(Exit::Refused, text));
-    }
+    let tls = arguments.tls.open(arguments.listen)?;
     tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let limiter = limiter(arguments, &clock)?;
@@ -82,17 +75,22 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let broker = Arc::new(Broker { broker_id, store, pipeline, hub, clock, mint, nonces });
     let shutdown = stopped().map_err(io)?;
     // It ends with the process: every step of it is one transaction.
-    let nightly =
-        housekeeping::run(broker.store.clone(), Arc::clone(&broker.clock), std::future::pending());
-    drop(tokio::spawn(nightly));
-    let url = format!("ws://{address}/v1/mesh");
+    drop(tokio::spawn(housekeeping::run(
+        broker.store.clone(),
+        Arc::clone(&broker.clock),
+        Arc::clone(broker.pipeline.metrics()),
+        std::future::pending(),
+    )));
+    let scheme = if tls.is_some() { "wss" } else { "ws" };
+    let url = format!("{scheme}://{address}/v1/mesh");
     if arguments.json {
         let ready = json!({"event": "ready", "broker": url, "broker_id": broker_id.to_string()});
         print(&format!("{ready}\n"))?;
     } else {
         print(&format!("the broker is ready at {url}\n"))?;
     }
-    server::serve(broker, listener, shutdown).await.map_err(io)
+    let options = server::Options { tls, ..server::Options::default() };
+    server::serve_with(options, broker, listener, shutdown).await.map_err(io)
 }
 
 fn limiter(arguments: &Arguments, clock: &Arc<dyn Clock>) -> Result<Limiter, Failure> {

@@ -10,6 +10,7 @@ use semel_core::id::{ClientMessageId, InstanceId, UuidId};
 use semel_crypto::hello::{HelloClaim, sign};
 use semel_crypto::keys::KeyPair;
 use semel_wire::frame::{FromBroker, FromDaemon, Hello, SendFrame};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
@@ -25,14 +26,21 @@ pub(crate) fn pubkey(number: u8) -> String {
     keys(number).public().to_hex().to_string()
 }
 
-pub(crate) struct Daemon {
-    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+pub(crate) struct Daemon<S = MaybeTlsStream<TcpStream>> {
+    socket: WebSocketStream<S>,
 }
 
 impl Daemon {
     /// Connects and is welcomed; `None` when the broker is not there or goes away.
     pub(crate) async fn connect(url: &str, number: u8) -> Option<Self> {
         let (socket, _) = tokio_tungstenite::connect_async(url).await.ok()?;
+        Self::greet(socket, number).await
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Daemon<S> {
+    /// Is welcomed over a connection that is there already.
+    pub(crate) async fn greet(socket: WebSocketStream<S>, number: u8) -> Option<Self> {
         let mut daemon = Self { socket };
         let FromBroker::Challenge(challenge) = daemon.next().await? else { panic!("challenge") };
         let instance_id: InstanceId = UuidId::new(uuid::Uuid::from_u128(u128::from(number)));

@@ -11,4 +11,5 @@
 mod daemon;
 mod killed;
 mod process;
+mod tls;
 mod verbs;

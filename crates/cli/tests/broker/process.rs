@@ -27,8 +27,13 @@ pub(crate) struct Broker {
 impl Broker {
     /// Starts one on a free port and waits until it says that it is ready.
     pub(crate) fn start(store: &str, extra: &[&str]) -> Self {
+        Self::start_at("127.0.0.1:0", store, extra)
+    }
+
+    /// The same on an address of one's own choice.
+    pub(crate) fn start_at(listen: &str, store: &str, extra: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
-            .args(["broker", "serve", "--json", "--listen", "127.0.0.1:0", "--store", store])
+            .args(["broker", "serve", "--json", "--listen", listen, "--store", store])
             .args(extra)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

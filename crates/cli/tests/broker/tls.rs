@@ -1,0 +1,140 @@
+//! A broker that speaks TLS, and what it says of certificates that are none.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::CertifiedKey;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use semel_wire::frame::{FromBroker, FromDaemon};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::daemon::{Daemon, dm, pubkey};
+use crate::process::{Broker, semel, succeeds};
+
+/// A folder with a certificate for `localhost`, its key, and a store.
+struct Files {
+    folder: tempfile::TempDir,
+    certificate: CertificateDer<'static>,
+}
+
+impl Files {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(folder.path().join("cert.pem"), cert.pem()).unwrap();
+        std::fs::write(folder.path().join("key.pem"), signing_key.serialize_pem()).unwrap();
+        Self { folder, certificate: cert.der().clone() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn store(&self) -> String {
+        format!("sqlite:{}", self.path("broker.db"))
+    }
+
+    /// A TLS connection to the broker's port by somebody who trusts its certificate.
+    async fn connect(&self, url: &str) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = TlsConnector::from(Arc::new(client));
+        let stream = TcpStream::connect(("127.0.0.1", port(url))).await.unwrap();
+        connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
+    }
+}
+
+fn port(url: &str) -> u16 {
+    let (_, rest) = url.rsplit_once(':').unwrap();
+    rest.trim_end_matches("/v1/mesh").parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_travels_over_tls() {
+    let files = Files::new();
+    let (store, cert, key) = (files.store(), files.path("cert.pem"), files.path("key.pem"));
+    // With TLS, an address that others can reach needs no further word.
+    let flags = ["--tls-cert", &cert, "--tls-key", &key];
+    let mut broker = Broker::start_at("0.0.0.0:0", &store, &flags);
+    assert!(broker.url.starts_with("wss://"), "{}", broker.url);
+    let owner = pubkey(1);
+    let create = ["broker", "mesh", "create", "test", "--owner", "ada", "--owner-key", &owner];
+    succeeds(&[&create[..], &["--store", &store]].concat());
+
+    let stream = files.connect(&broker.url).await;
+    let url = "wss://localhost/v1/mesh";
+    let (socket, _) = tokio_tungstenite::client_async(url, stream).await.unwrap();
+    let mut ada = Daemon::greet(socket, 1).await.expect("the owner is let in");
+    ada.say(&FromDaemon::Send(dm("one", &owner, "hello"))).await.unwrap();
+    let (mut accepted, mut pushed) = (None, None);
+    while accepted.is_none() || pushed.is_none() {
+        match ada.next().await {
+            Some(FromBroker::SendResult(result)) => accepted = Some(result.status),
+            Some(FromBroker::Push(push)) => pushed = Some(push.deliveries[0].body.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((accepted, pushed.as_deref()), (Some(201), Some(&b"hello"[..])));
+
+    let mut scrape = files.connect(&broker.url).await;
+    let request = b"GET /metrics HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n";
+    scrape.write_all(request).await.unwrap();
+    let mut text = String::new();
+    let _ = scrape.read_to_string(&mut text).await;
+    assert!(text.contains("content-type: application/openmetrics-text"), "{text}");
+    assert!(text.contains("\ncm_broker_connections 1\n"), "{text}");
+    assert!(text.contains(r#"cm_broker_accepts_total{mesh="test",result="accepted"} 1"#), "{text}");
+
+    // The end of the process waits until everybody is told.
+    assert_eq!(broker.stop(), Some(0));
+    match ada.next().await {
+        Some(FromBroker::CloseReason(reason)) => assert_eq!(reason.kind.code().as_u16(), 4013),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_cannot_be_used_for_tls_is_refused_by_name() {
+    let (files, others) = (Files::new(), Files::new());
+    let (cert, key, other_key) =
+        (files.path("cert.pem"), files.path("key.pem"), others.path("key.pem"));
+    let (missing, empty, damaged) =
+        (files.path("missing"), files.path("empty"), files.path("damaged"));
+    std::fs::write(&empty, "").unwrap();
+    std::fs::write(&damaged, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n")
+        .unwrap();
+    let cases: [(&str, &str, &str); 7] = [
+        (&missing, &key, "missing cannot be used for TLS"),
+        (&cert, &missing, "missing cannot be used for TLS"),
+        (&empty, &key, "there is no certificate in it"),
+        (&damaged, &key, "damaged cannot be used for TLS"),
+        (&cert, &cert, "there is no private key in it"),
+        (&key, &key, "there is no certificate in it"),
+        (&cert, &other_key, "cert.pem cannot be used for TLS: with the key"),
+    ];
+    let store = files.store();
+    for (cert, key, text) in cases {
+        let output =
+            semel(&["broker", "serve", "--store", &store, "--tls-cert", cert, "--tls-key", key]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{cert} {key}: {errors}");
+        assert!(errors.contains(text), "{cert} {key}: {errors}");
+        assert!(!errors.contains("BEGIN"), "{errors}");
+    }
+    for half in ["--tls-cert", "--tls-key"] {
+        let output = semel(&["broker", "serve", "--store", &store, half, &cert]);
+        assert_eq!(output.status.code(), Some(2), "{half} alone");
+    }
+    assert!(!Path::new(&files.path("broker.db")).exists(), "no store was touched");
+}
