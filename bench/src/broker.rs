@@ -17,6 +17,7 @@ use semel_broker::store::{
 use semel_core::clock::{Clock, SystemClock, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
+use semel_core::hex::Hex;
 use semel_core::id::{ClientMessageId, UuidId};
 use semel_core::mint::IdMint;
 use semel_store::postgres::PostgresOptions;
@@ -201,6 +202,13 @@ async fn prepare(store: Store, load: Load) -> Result<Bench> {
             pubkey: sender.pubkey.clone(),
             instance_id: UuidId::new(Uuid::from_u128(1)),
             broker_id: UuidId::new(Uuid::from_u128(2)),
+            hello_nonce: Hex([0; 16]),
+            host_fingerprint: None,
+            retire: Vec::new(),
+            store_epoch: store.store_epoch().await?,
+            now,
+            live_from: now,
+            event_ids: [(); 3].map(|()| mint.uuid()),
         })
         .await?;
     let Greeted::Welcome { session, .. } = greeted else { bail!("the sender is a member") };

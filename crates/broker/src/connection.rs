@@ -1,12 +1,13 @@
 //! One connection of a daemon: the handshake, then frames in both directions.
 //!
-//! Four parts share it. The *reader* decodes frames and hands sends to the pipeline in the order
+//! Five parts share it. The *reader* decodes frames and hands sends to the pipeline in the order
 //! in which they came; the *pusher* sends what waits for the member; the *writer* alone writes to
-//! the socket, from a bounded queue; and the *watch* pings and notices silence. When any of them
-//! ends, the connection does.
+//! the socket, from a bounded queue; the *watch* pings and notices silence; and *presence* tells who
+//! else is there, where there is room. When any of them ends, the connection does.
 
 mod answer;
 mod handshake;
+mod presence;
 mod pusher;
 mod reader;
 mod request;
@@ -20,13 +21,17 @@ use semel_core::clock::Clock;
 use semel_core::id::BrokerId;
 use semel_core::mint::IdMint;
 use semel_wire::close::CloseKind;
-use semel_wire::frame::{CloseReason, FromBroker, Ping};
+use semel_wire::frame::{CloseReason, FromBroker, MemberRevoked, Ping};
 use tokio::sync::mpsc;
 
 use crate::accept::Session;
-use crate::hub::{Hub, Registration};
-use crate::limits::{OUTBOUND_MAX, PING_INTERVAL, SILENCE_MAX, WRITE_TIMEOUT};
+use crate::hints::Hints;
+use crate::hub::{Ending, Hub, Registration};
+use crate::life::StoreLife;
+use crate::limits::{OUTBOUND_MAX, PING_INTERVAL, SILENCE_MAX, Timings, WRITE_TIMEOUT};
 use crate::pipeline::Pipeline;
+use crate::roster::Rosters;
+use crate::sessions;
 use crate::store::{Mesh, Store};
 
 /// Fresh random bytes for every challenge.
@@ -48,6 +53,14 @@ pub struct Broker {
     pub mint: Arc<IdMint>,
     /// Challenges.
     pub nonces: Nonces,
+    /// How other brokers of the store are told, if it can have any.
+    pub hints: Option<Hints>,
+    /// Who is connected, in the meshes that have connections here.
+    pub rosters: Rosters,
+    /// The life of the store in which this broker began.
+    pub life: StoreLife,
+    /// How long things take.
+    pub timings: Timings,
 }
 
 /// A connection that has shown who it is.
@@ -63,6 +76,10 @@ struct Connection {
 enum End {
     /// With a reason of ours.
     Close(CloseReason),
+    /// The member may no longer take part, and is told so first.
+    Revoked(CloseReason),
+    /// A send was found to come from a session that is over; the store says why it is.
+    Stale,
     /// Nobody can know what became of a send: no reason, no answer.
     Abandon,
     /// The other side went away.
@@ -75,6 +92,16 @@ impl End {
     }
 }
 
+impl From<Ending> for End {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Close(reason) => Self::Close(reason),
+            Ending::Revoked(reason) => Self::Revoked(reason),
+            Ending::Abandon => Self::Abandon,
+        }
+    }
+}
+
 /// Serves a connection to its end.
 pub async fn serve(broker: Arc<Broker>, socket: WebSocket) {
     let (mut sink, mut stream) = socket.split();
@@ -84,9 +111,35 @@ pub async fn serve(broker: Arc<Broker>, socket: WebSocket) {
         Err(end) => return close(&mut sink, end).await,
     };
     let end = run(&connected, &mut sink, &mut stream, outbound).await;
+    let end = match end {
+        End::Stale => stale(&connected).await,
+        End::Close(_) | End::Revoked(_) | End::Abandon | End::Gone => end,
+    };
     let member_id = connected.session.member_id;
     tracing::info!(%member_id, mesh = connected.mesh.slug, "a daemon has disconnected");
+    depart(connected).await;
     close(&mut sink, end).await;
+}
+
+/// Who was replaced is told by whom, and who was revoked is told that.
+async fn stale(connection: &Connection) -> End {
+    let Connection { broker, mesh, session, .. } = connection;
+    match sessions::standing(broker, mesh.mesh_id, session).await {
+        Ok(Some(ending)) => ending.into(),
+        Ok(None) | Err(_) => End::Abandon,
+    }
+}
+
+/// The entry goes first: a heartbeat that comes between must not write the presence again.
+async fn depart(connection: Connection) {
+    let Connection { broker, mesh, session, registration, outbound: _ } = connection;
+    drop(registration);
+    let (policy, live_from) = (mesh.connection_policy, broker.live_from());
+    match broker.store.depart(mesh.mesh_id, &session, policy, live_from).await {
+        Ok(()) => broker.sessions_changed(mesh.mesh_id),
+        // Without heartbeats it ends by itself.
+        Err(error) => tracing::warn!(error = error.chain(), "a presence could not be ended"),
+    }
 }
 
 async fn run(
@@ -96,13 +149,14 @@ async fn run(
     outbound: mpsc::Receiver<FromBroker>,
 ) -> End {
     let (acked, acks) = mpsc::channel(OUTBOUND_MAX);
-    let heard = tokio::sync::Notify::new();
+    let (heard, negotiated) = (tokio::sync::Notify::new(), tokio::sync::Notify::new());
     tokio::select! {
-        end = reader::run(connection, stream, &acked, &heard) => end,
+        end = reader::run(connection, stream, &acked, reader::Signals { heard: &heard, negotiated: &negotiated }) => end,
+        end = presence::run(connection, &negotiated) => end,
         end = pusher::run(connection, acks) => end,
         end = write(sink, outbound) => end,
         end = watch(connection, &heard) => end,
-        reason = connection.registration.peer().closing() => End::Close(reason),
+        ending = connection.registration.peer().ending() => ending.into(),
     }
 }
 
@@ -144,10 +198,15 @@ async fn watch(connection: &Connection, heard: &tokio::sync::Notify) -> End {
 }
 
 async fn close(sink: &mut SplitSink<WebSocket, Message>, end: End) {
+    if matches!(end, End::Revoked(_))
+        && !send(sink, &FromBroker::MemberRevoked(MemberRevoked {})).await
+    {
+        return;
+    }
     let frame = match end {
         End::Gone => return,
-        End::Abandon => CloseFrame { code: 1011, reason: "".into() },
-        End::Close(reason) => {
+        End::Abandon | End::Stale => CloseFrame { code: 1011, reason: "".into() },
+        End::Close(reason) | End::Revoked(reason) => {
             // A close frame holds 123 bytes, so the whole reason goes out as a frame before it.
             let frame = CloseFrame {
                 code: reason.kind.code().as_u16(),

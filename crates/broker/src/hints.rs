@@ -1,11 +1,11 @@
 //! How a broker learns of commits made by another one (broker.md, "Push"): after a commit the mesh
-//! is named to all brokers of the database, and they wake their connections of that mesh.
+//! is named to all brokers of the database, and they wake their connections of that mesh. In the
+//! same way they learn that sessions of a mesh have come or ended, and look at their own.
 //!
 //! A hint says "look", never what is there: one that comes twice costs a read. One that is lost
 //! costs time, so everybody is woken after every connect, and every few seconds while there is no
 //! connection. A store that has one broker has no hints.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,50 +17,54 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::hub::Hub;
-use crate::limits::{HINT_INTERVAL, HINT_MESHES_MAX, HINT_POLL_INTERVAL, HINT_RETRY};
+use crate::limits::{HINT_INTERVAL, HINT_POLL_INTERVAL, HINT_RETRY};
+use crate::meshes::Meshes;
 use crate::store::Store;
 
 /// Stands for every mesh.
 const ALL: &str = "all";
 
+/// Before a mesh whose sessions have changed.
+const SESSIONS: char = '~';
+
 /// What was touched and not told yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Touched {
-    Meshes(HashSet<MeshId>),
-    /// Too many to name.
-    All,
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Touched {
+    /// Messages were committed there.
+    commits: Meshes,
+    /// Daemons came or went, or members ended.
+    sessions: Meshes,
 }
 
 impl Touched {
-    fn nothing() -> Self {
-        Self::Meshes(HashSet::new())
+    fn is_nothing(&self) -> bool {
+        *self == Self::default()
     }
 
-    fn is_nothing(&self) -> bool {
-        *self == Self::nothing()
+    fn all() -> Self {
+        Self { commits: Meshes::All, sessions: Meshes::All }
     }
 
     fn add(&mut self, more: Self) {
-        match (&mut *self, more) {
-            (Self::Meshes(meshes), Self::Meshes(more)) => {
-                meshes.extend(more);
-                if meshes.len() > HINT_MESHES_MAX {
-                    *self = Self::All;
-                }
-            }
-            (_, Self::All) => *self = Self::All,
-            (Self::All, Self::Meshes(_)) => {}
-        }
+        self.commits.add(more.commits);
+        self.sessions.add(more.sessions);
     }
 
     /// The sender, then the meshes, with blanks between them.
     fn payload(&self, from: BrokerId) -> String {
         let mut payload = from.as_uuid().simple().to_string();
-        match self {
-            Self::All => payload.extend([" ", ALL]),
-            Self::Meshes(meshes) => meshes.iter().for_each(|mesh_id| {
-                payload.extend([" ", &mesh_id.as_uuid().simple().to_string()]);
-            }),
+        for (mark, meshes) in [(None, &self.commits), (Some(SESSIONS), &self.sessions)] {
+            let mut say = |word: &str| {
+                payload.push(' ');
+                payload.extend(mark);
+                payload.push_str(word);
+            };
+            match meshes {
+                Meshes::All => say(ALL),
+                Meshes::Named(meshes) => {
+                    meshes.iter().for_each(|mesh_id| say(&mesh_id.as_uuid().simple().to_string()));
+                }
+            }
         }
         payload
     }
@@ -68,21 +72,32 @@ impl Touched {
     /// What another broker has touched; nothing if the sender is `own`. What cannot be read means
     /// everything, so that a later version may say more.
     fn parse(payload: &str, own: BrokerId) -> Self {
-        let mut words = payload.split(' ').map(Uuid::try_parse);
-        if words.next() == Some(Ok(own.as_uuid())) {
-            return Self::nothing();
+        let mut words = payload.split(' ');
+        if words.next().map(Uuid::try_parse) == Some(Ok(own.as_uuid())) {
+            return Self::default();
         }
-        let meshes: Result<HashSet<MeshId>, _> = words.map(|word| word.map(UuidId::new)).collect();
-        meshes.map_or(Self::All, Self::Meshes)
+        let mut touched = Self::default();
+        for word in words {
+            let (meshes, name) = match word.strip_prefix(SESSIONS) {
+                Some(name) => (&mut touched.sessions, name),
+                None => (&mut touched.commits, word),
+            };
+            match Uuid::try_parse(name) {
+                Ok(mesh) => meshes.add(Meshes::one(UuidId::new(mesh))),
+                Err(_) if name == ALL => meshes.add(Meshes::All),
+                Err(_) => return Self::all(),
+            }
+        }
+        touched
     }
 }
 
 /// What has happened since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HintCounts {
-    /// Hints sent.
+    /// Hints of commits sent.
     pub sent: u64,
-    /// Hints of other brokers.
+    /// Hints of commits of other brokers.
     pub received: u64,
     /// Times that the connection was made.
     pub connects: u64,
@@ -132,7 +147,7 @@ impl Hints {
         };
         let hints = Self {
             shared: Arc::new(Shared {
-                touched: Mutex::new(Touched::nothing()),
+                touched: Mutex::new(Touched::default()),
                 wake: Notify::new(),
                 counters: Counters::default(),
             }),
@@ -143,7 +158,12 @@ impl Hints {
 
     /// A commit has put something into this mesh. Never waits.
     pub fn touched(&self, mesh_id: MeshId) {
-        self.add(Touched::Meshes(HashSet::from([mesh_id])));
+        self.add(Touched { commits: Meshes::one(mesh_id), ..Touched::default() });
+    }
+
+    /// Sessions of this mesh have come or ended. Never waits.
+    pub fn sessions_changed(&self, mesh_id: MeshId) {
+        self.add(Touched { sessions: Meshes::one(mesh_id), ..Touched::default() });
     }
 
     /// What has happened since the start.
@@ -165,7 +185,7 @@ impl Hints {
     }
 
     fn take(&self) -> Touched {
-        std::mem::replace(&mut *self.lock(), Touched::nothing())
+        std::mem::take(&mut *self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Touched> {
@@ -203,7 +223,9 @@ async fn send(hints: &Hints, broker_id: BrokerId, notifier: &Notifier) {
         }
         match notifier.notify(&touched.payload(broker_id)).await {
             Ok(()) => {
-                count(&hints.shared.counters.sent);
+                if !touched.commits.is_nothing() {
+                    count(&hints.shared.counters.sent);
+                }
                 sleep(HINT_INTERVAL).await;
             }
             Err(error) => {
@@ -229,7 +251,7 @@ async fn hear(
         } else {
             let Ok(heard) = timeout(HINT_POLL_INTERVAL, listener.next()).await else {
                 count(&counters.polls);
-                hub.wake_all();
+                look(hub, Touched::all());
                 continue;
             };
             heard?
@@ -239,30 +261,48 @@ async fn hear(
             Heard::Connected => {
                 connected = true;
                 count(&counters.connects);
-                hub.wake_all();
+                look(hub, Touched::all());
             }
             Heard::Lost => {
                 connected = false;
                 count(&counters.losses);
             }
-            Heard::Notified(payload) => match Touched::parse(&payload, broker_id) {
-                touched if touched.is_nothing() => {}
-                Touched::Meshes(meshes) => {
+            Heard::Notified(payload) => {
+                let touched = Touched::parse(&payload, broker_id);
+                if !touched.commits.is_nothing() {
                     count(&counters.received);
-                    hub.wake_meshes(&meshes);
                 }
-                Touched::All => {
-                    count(&counters.received);
-                    hub.wake_all();
-                }
-            },
+                look(hub, touched);
+            }
         }
     }
+}
+
+fn look(hub: &Hub, touched: Touched) {
+    if !touched.commits.is_nothing() {
+        hub.wake_meshes(&touched.commits);
+    }
+    if !touched.sessions.is_nothing() {
+        hub.touch_sessions(touched.sessions);
+    }
+}
+
+/// Tells all brokers of the database once that sessions of this mesh have ended, from a process
+/// that serves nobody. A store with one broker has nobody to tell: its heartbeat finds out.
+pub async fn tell_sessions_changed(
+    store: &Store,
+    from: BrokerId,
+    mesh_id: MeshId,
+) -> Result<(), StoreError> {
+    let Store::Postgres(postgres) = store else { return Ok(()) };
+    let touched = Touched { sessions: Meshes::one(mesh_id), ..Touched::default() };
+    postgres.hint(&touched.payload(from)).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::HINT_MESHES_MAX;
 
     const OWN: BrokerId = UuidId::new(Uuid::from_u128(1));
     const OTHER: BrokerId = UuidId::new(Uuid::from_u128(2));
@@ -273,28 +313,42 @@ mod tests {
 
     #[test]
     fn a_hint_names_each_mesh_once_and_never_more_than_fit() {
-        let mut touched = Touched::nothing();
+        let both = |number| Touched {
+            commits: Meshes::one(mesh(number)),
+            sessions: Meshes::one(mesh(number)),
+        };
+        let mut touched = Touched::default();
         for number in 0..HINT_MESHES_MAX {
             for _ in 0..3 {
-                touched.add(Touched::Meshes(HashSet::from([mesh(number)])));
+                touched.add(both(number));
             }
             let payload = touched.payload(OTHER);
-            assert_eq!(payload.len(), 32 + 33 * (number + 1));
+            assert_eq!(payload.len(), 32 + (33 + 34) * (number + 1));
             assert!(payload.len() < 8000);
             assert_eq!(Touched::parse(&payload, OWN), touched);
             assert!(Touched::parse(&payload, OTHER).is_nothing(), "our own");
         }
-        touched.add(Touched::Meshes(HashSet::from([mesh(HINT_MESHES_MAX)])));
-        assert_eq!(touched, Touched::All);
-        touched.add(Touched::Meshes(HashSet::from([mesh(0)])));
-        assert_eq!(Touched::parse(&touched.payload(OTHER), OWN), Touched::All);
+        touched.add(both(HINT_MESHES_MAX));
+        assert_eq!(touched, Touched::all());
+        touched.add(both(0));
+        assert_eq!(Touched::parse(&touched.payload(OTHER), OWN), Touched::all());
+    }
+
+    #[test]
+    fn commits_and_sessions_are_told_apart() {
+        let sessions = Touched { sessions: Meshes::one(mesh(1)), ..Touched::default() };
+        let heard = Touched::parse(&sessions.payload(OTHER), OWN);
+        assert!(heard.commits.is_nothing() && heard.sessions.contains(mesh(1)));
+        let commits = Touched { commits: Meshes::All, ..Touched::default() };
+        let heard = Touched::parse(&commits.payload(OTHER), OWN);
+        assert!(heard.sessions.is_nothing() && heard.commits == Meshes::All);
     }
 
     #[test]
     fn what_cannot_be_read_means_everything() {
         let from = OTHER.as_uuid().simple();
         for payload in [format!("{from} some"), format!("{from} {from} x"), format!("{from} ")] {
-            assert_eq!(Touched::parse(&payload, OWN), Touched::All, "{payload:?}");
+            assert_eq!(Touched::parse(&payload, OWN), Touched::all(), "{payload:?}");
         }
     }
 }

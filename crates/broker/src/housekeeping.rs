@@ -9,8 +9,8 @@ use semel_store::StoreError;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::limits::{
-    DAY, DEDUPE_SWEEP_MAX, HOUSEKEEPING_DELAY, HOUSEKEEPING_INTERVAL, RETENTION_SWEEP_MAX,
-    SWEEP_ROUNDS_MAX,
+    AUDIT_RETENTION, AUDIT_SWEEP_MAX, DAY, DEDUPE_SWEEP_MAX, HOUSEKEEPING_DELAY,
+    HOUSEKEEPING_INTERVAL, RETENTION_SWEEP_MAX, SWEEP_ROUNDS_MAX,
 };
 use crate::metrics::Metrics;
 use crate::store::{Mesh, Report, Store};
@@ -22,6 +22,8 @@ pub struct SweepReport {
     pub ids: u64,
     /// Messages that were too old.
     pub messages: u64,
+    /// Lines of the audit trail that were too old.
+    pub audit_events: u64,
     /// Kinds of sweep that came to the end of their rounds: there is more to delete.
     pub unfinished: u64,
 }
@@ -60,8 +62,8 @@ pub async fn night_once(
 ) -> Result<(), StoreError> {
     let meshes = store.mesh_list().await?;
     let swept = sweep_once(store, &meshes, clock.wall()).await?;
-    let SweepReport { ids, messages, unfinished } = swept;
-    tracing::info!(ids, messages, unfinished, "swept");
+    let SweepReport { ids, messages, audit_events, unfinished } = swept;
+    tracing::info!(ids, messages, audit_events, unfinished, "swept");
     let reports = check_once(store, &meshes, clock.wall()).await?;
     let of_meshes: Vec<_> = meshes.iter().zip(reports.iter().map(|(_, report)| *report)).collect();
     metrics.checked(&of_meshes);
@@ -85,6 +87,10 @@ pub async fn sweep_once(
     let ids = rounds(DEDUPE_SWEEP_MAX, |limit| store.dedupe_sweep(now, limit)).await?;
     report.ids += ids.rows;
     report.unfinished += ids.unfinished;
+    let older_than = now.saturating_sub(AUDIT_RETENTION);
+    let events = rounds(AUDIT_SWEEP_MAX, |limit| store.audit_sweep(older_than, limit)).await?;
+    report.audit_events += events.rows;
+    report.unfinished += events.unfinished;
     for mesh in meshes {
         let older_than = now.saturating_sub(DAY * mesh.message_retention_days);
         let sweep = |limit| store.retention_sweep(mesh.mesh_id, older_than, limit);

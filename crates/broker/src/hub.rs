@@ -2,39 +2,61 @@
 //! closes the older one. It holds live objects only: a connection that ends takes its entry along,
 //! and a late end of an old connection cannot touch the new one.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use semel_core::id::{MemberId, MeshId};
+use semel_core::id::MeshId;
+use semel_wire::features::ConnectionPolicy;
 use semel_wire::frame::CloseReason;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
+
+use crate::accept::Session;
+use crate::meshes::Meshes;
+use crate::store::Live;
+
+/// How others end a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// With a reason.
+    Close(CloseReason),
+    /// The member may no longer take part: it is told so first.
+    Revoked(CloseReason),
+    /// Nothing definite can be said.
+    Abandon,
+}
 
 /// A live connection, as others see it.
 pub struct Peer {
     /// Something may wait for it.
     pub wake: Notify,
-    close: watch::Sender<Option<CloseReason>>,
+    live: Live,
+    ending: watch::Sender<Option<Ending>>,
 }
 
 impl Peer {
     /// Asks the connection to close; the first reason counts.
     pub fn close(&self, reason: CloseReason) {
-        self.close.send_if_modified(|current| {
+        self.end(Ending::Close(reason));
+    }
+
+    /// Asks the connection to end; the first to ask counts.
+    pub fn end(&self, ending: Ending) {
+        self.ending.send_if_modified(|current| {
             let first = current.is_none();
             if first {
-                *current = Some(reason);
+                *current = Some(ending);
             }
             first
         });
     }
 
-    /// Comes back once the connection is asked to close.
-    pub async fn closing(&self) -> CloseReason {
-        let mut asked = self.close.subscribe();
+    /// Comes back once the connection is asked to end.
+    pub async fn ending(&self) -> Ending {
+        let mut asked = self.ending.subscribe();
         loop {
-            if let Some(reason) = asked.borrow_and_update().clone() {
-                return reason;
+            if let Some(ending) = asked.borrow_and_update().clone() {
+                return ending;
             }
             if asked.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -49,6 +71,9 @@ type Peers = HashMap<(MeshId, Uuid), Vec<Arc<Peer>>>;
 #[derive(Default)]
 pub struct Hub {
     peers: Mutex<Peers>,
+    /// Meshes whose sessions have changed and were not looked at since.
+    touched: Mutex<Meshes>,
+    touch: Notify,
 }
 
 /// A connection's entry, for as long as it lives.
@@ -78,19 +103,68 @@ impl Drop for Registration {
 }
 
 impl Hub {
-    /// Enters a connection, and gives back those of the same member that were there before.
+    /// Enters a connection, and gives back those whose place it takes: older ones of the same
+    /// daemon, and of the same member unless the mesh allows several. Epochs say which is older,
+    /// not the order of the calls.
     pub fn register(
         self: &Arc<Self>,
         mesh_id: MeshId,
-        member_id: MemberId,
+        live: Live,
+        policy: ConnectionPolicy,
     ) -> (Registration, Vec<Arc<Peer>>) {
-        let key = (mesh_id, member_id.as_uuid());
-        let peer = Arc::new(Peer { wake: Notify::new(), close: watch::channel(None).0 });
+        let session = live.session;
+        let key = (mesh_id, session.member_id.as_uuid());
+        let peer = Arc::new(Peer { wake: Notify::new(), live, ending: watch::channel(None).0 });
+        let takes_place = |other: &&Arc<Peer>| {
+            let is_same = other.live.session.instance_id == session.instance_id;
+            other.live.session.epoch < session.epoch
+                && (is_same || policy != ConnectionPolicy::AllowConcurrent)
+        };
         let mut peers = self.lock();
         let list = peers.entry(key).or_default();
-        let older = list.clone();
+        let older = list.iter().filter(takes_place).cloned().collect();
         list.push(Arc::clone(&peer));
         (Registration { hub: Arc::clone(self), key, peer }, older)
+    }
+
+    /// The connections of a mesh.
+    pub fn live(&self, mesh_id: MeshId) -> Vec<Live> {
+        let peers = self.lock();
+        let lists = peers.iter().filter(|((other, _), _)| *other == mesh_id);
+        lists.flat_map(|(_, list)| list).map(|peer| peer.live).collect()
+    }
+
+    /// The meshes that have connections.
+    pub fn meshes(&self) -> Vec<MeshId> {
+        let mut meshes: Vec<MeshId> = self.lock().keys().map(|(mesh_id, _)| *mesh_id).collect();
+        meshes.sort_unstable();
+        meshes.dedup();
+        meshes
+    }
+
+    /// The connection of that session, if it is there.
+    pub fn peer(&self, mesh_id: MeshId, session: &Session) -> Option<Arc<Peer>> {
+        let peers = self.lock();
+        let list = peers.get(&(mesh_id, session.member_id.as_uuid()))?;
+        list.iter().find(|peer| peer.live.session == *session).cloned()
+    }
+
+    /// Sessions of these meshes may have changed.
+    pub fn touch_sessions(&self, meshes: Meshes) {
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner).add(meshes);
+        self.touch.notify_one();
+    }
+
+    /// Comes back with the meshes whose sessions may have changed.
+    pub async fn touched_sessions(&self) -> Meshes {
+        loop {
+            self.touch.notified().await;
+            let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+            let meshes = std::mem::take(&mut *touched);
+            if !meshes.is_nothing() {
+                return meshes;
+            }
+        }
     }
 
     /// These recipients have something new.
@@ -104,20 +178,20 @@ impl Hub {
     }
 
     /// Somebody in these meshes may have something new: a commit of another broker.
-    pub fn wake_meshes(&self, mesh_ids: &HashSet<MeshId>) {
+    pub fn wake_meshes(&self, meshes: &Meshes) {
         let peers = self.lock();
-        let touched = peers.iter().filter(|((mesh_id, _), _)| mesh_ids.contains(mesh_id));
+        let touched = peers.iter().filter(|((mesh_id, _), _)| meshes.contains(*mesh_id));
         touched.flat_map(|(_, list)| list).for_each(|peer| peer.wake.notify_one());
-    }
-
-    /// Anybody may have something new.
-    pub fn wake_all(&self) {
-        self.lock().values().flatten().for_each(|peer| peer.wake.notify_one());
     }
 
     /// Asks every connection to close.
     pub fn close_all(&self, reason: &CloseReason) {
-        self.lock().values().flatten().for_each(|peer| peer.close(reason.clone()));
+        self.end_all(&Ending::Close(reason.clone()));
+    }
+
+    /// Asks every connection to end.
+    pub fn end_all(&self, ending: &Ending) {
+        self.lock().values().flatten().for_each(|peer| peer.end(ending.clone()));
     }
 
     /// How many connections there are now.
@@ -136,25 +210,56 @@ mod tests {
     use semel_core::id::UuidId;
     use semel_wire::close::CloseKind;
 
+    const MESH: MeshId = UuidId::new(Uuid::from_u128(1));
+
+    fn live(instance: u128, epoch: i64) -> Live {
+        let (member_id, instance_id) =
+            (UuidId::new(Uuid::from_u128(2)), UuidId::new(Uuid::from_u128(instance)));
+        Live { session: Session { member_id, instance_id, epoch }, host_fingerprint: None }
+    }
+
     #[tokio::test]
     async fn an_entry_lives_as_long_as_its_connection() {
         let hub = Arc::new(Hub::default());
-        let mesh = UuidId::new(Uuid::from_u128(1));
-        let member = UuidId::new(Uuid::from_u128(2));
-        let (old, nobody) = hub.register(mesh, member);
+        let (old, nobody) = hub.register(MESH, live(1, 1), ConnectionPolicy::PreferNewest);
         assert!(nobody.is_empty());
-        let (new, older) = hub.register(mesh, member);
+        let (new, older) = hub.register(MESH, live(1, 2), ConnectionPolicy::PreferNewest);
         assert!(older.len() == 1 && Arc::ptr_eq(&older[0], old.peer()));
-        older[0].close(CloseReason::new(CloseKind::Replaced, "first"));
+        let first = CloseReason::new(CloseKind::Replaced, "first");
+        older[0].close(first.clone());
         older[0].close(CloseReason::new(CloseKind::Draining, "second"));
-        assert_eq!(old.peer().closing().await.detail, "first");
+        assert_eq!(old.peer().ending().await, Ending::Close(first));
         assert_eq!(hub.connections(), 2);
         // The old one's end comes late and leaves the new one alone.
         drop(old);
         assert_eq!(hub.connections(), 1);
-        hub.wake(mesh, &[Uuid::from_u128(2), Uuid::from_u128(3)]);
+        assert!(hub.peer(MESH, &live(1, 1).session).is_none());
+        assert!(hub.peer(MESH, &live(1, 2).session).is_some());
+        hub.wake(MESH, &[Uuid::from_u128(2), Uuid::from_u128(3)]);
         new.peer().wake.notified().await;
         drop(new);
         assert_eq!(hub.connections(), 0);
+        assert!(hub.meshes().is_empty());
+    }
+
+    #[test]
+    fn the_epoch_says_who_takes_whose_place() {
+        let hub = Arc::new(Hub::default());
+        let register = |instance, epoch, policy| {
+            let (registration, older) = hub.register(MESH, live(instance, epoch), policy);
+            let epochs: Vec<i64> = older.iter().map(|peer| peer.live.session.epoch).collect();
+            (registration, epochs)
+        };
+        let (_one, older) = register(1, 5, ConnectionPolicy::AllowConcurrent);
+        assert!(older.is_empty());
+        let (_late, older) = register(1, 4, ConnectionPolicy::PreferNewest);
+        assert!(older.is_empty(), "an older hello that is entered late");
+        let (_sibling, older) = register(2, 6, ConnectionPolicy::AllowConcurrent);
+        assert!(older.is_empty(), "a sibling may stay");
+        let (_again, older) = register(2, 7, ConnectionPolicy::AllowConcurrent);
+        assert_eq!(older, [6]);
+        let (_new, older) = register(3, 8, ConnectionPolicy::PreferNewest);
+        assert_eq!(older, [5, 4, 6, 7]);
+        assert_eq!(hub.live(MESH).len(), 5);
     }
 }

@@ -154,5 +154,57 @@ pub const HINT_RETRY: Duration = Duration::from_secs(1);
 /// How often everybody is woken while no hints can be heard.
 pub const HINT_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Meshes that one hint names; of more it says "all". PostgreSQL takes less than 8000 bytes.
-pub const HINT_MESHES_MAX: usize = 200;
+/// Meshes of each kind that one hint names; of more it says "all". PostgreSQL takes less than 8000
+/// bytes.
+pub const HINT_MESHES_MAX: usize = 100;
+
+/// How often a broker says that its connections live, and asks whether they may.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// A daemon of which no broker has said so for so long is not connected.
+pub const GHOST_AFTER: Duration = Duration::from_secs(45);
+
+/// Ghosts that one tick forgets.
+pub const GHOSTS_SWEEP_MAX: i64 = 1000;
+
+/// Meshes whose sessions are looked at side by side.
+pub const SESSION_MESHES_AT_ONCE: usize = 8;
+
+/// Connections that one look at a mesh reads; what is beyond is looked at by heartbeat only.
+pub const ROSTER_ROWS_MAX: i64 = 4096;
+
+/// Members whose coming and going one daemon is told of.
+pub const PRESENCE_MEMBERS_MAX: usize = 1000;
+
+/// When a daemon that was too slow for presence is told the rest.
+pub const PRESENCE_RETRY: Duration = Duration::from_secs(1);
+
+/// For how long the audit trail is kept.
+pub const AUDIT_RETENTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Lines of the audit trail that one sweep deletes.
+pub const AUDIT_SWEEP_MAX: i64 = 1000;
+
+/// Lines of the audit trail that are listed.
+pub const AUDIT_LIST_MAX: i64 = 1000;
+
+/// The waits of a broker that tests make shorter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timings {
+    /// See [`HEARTBEAT_INTERVAL`].
+    pub heartbeat: Duration,
+    /// See [`GHOST_AFTER`].
+    pub ghost_after: Duration,
+    /// See [`REDELIVER_AFTER`].
+    pub redeliver_after: Duration,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            heartbeat: HEARTBEAT_INTERVAL,
+            ghost_after: GHOST_AFTER,
+            redeliver_after: REDELIVER_AFTER,
+        }
+    }
+}

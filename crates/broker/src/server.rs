@@ -23,12 +23,12 @@ use tokio_rustls::TlsAcceptor;
 
 use self::connection::{ConnectionLimits, Connections, Place};
 use crate::connection::{self as daemon, Broker};
-use crate::hub::Hub;
+use crate::hub::{Ending, Hub};
 use crate::limits::{
     ACCEPT_RETRY, CONNECTIONS_MAX, DRAIN_ASK_AGAIN, DRAIN_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT,
     TLS_HANDSHAKE_TIMEOUT,
 };
-use crate::metrics;
+use crate::{metrics, sessions};
 
 /// The subprotocol of docs/protocol.md.
 pub const SUBPROTOCOL: &str = "semel.v1";
@@ -66,7 +66,8 @@ struct Door {
     draining: Arc<AtomicBool>,
 }
 
-/// Serves in plain text until `shutdown` comes, with the limits of this crate.
+/// Serves in plain text until `shutdown` comes, with the limits of this crate. An error when the
+/// store was found in another life than the one in which the broker began.
 pub async fn serve(
     broker: Arc<Broker>,
     listener: TcpListener,
@@ -90,12 +91,19 @@ pub async fn serve_with(
         .route("/readyz", get(readyz))
         .route("/metrics", get(scrape))
         .with_state(door);
+    // Its sender goes with this future, and the task with it.
+    let (_serving, ended) = tokio::sync::oneshot::channel();
+    drop(tokio::spawn(sessions::run(Arc::clone(&broker), ended)));
     let connections = Connections::new(options.connections);
     let tls = options.tls.map(|config| (TlsAcceptor::from(config), options.tls_handshake_timeout));
     let mut shutdown = pin!(shutdown);
     loop {
         let (place, stream) = tokio::select! {
             () = &mut shutdown => break,
+            () = broker.life.is_over() => {
+                broker.hub.end_all(&Ending::Abandon);
+                return Err(io::Error::other("the store was restored under this broker"));
+            }
             Some(accepted) = accept(&connections, &listener) => accepted,
             else => break,
         };

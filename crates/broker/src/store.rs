@@ -3,24 +3,27 @@
 
 mod housekeeping;
 mod postgres;
+mod session;
 mod sqlite;
 
 use std::sync::Arc;
 
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, DestinationKind, Priority};
-use semel_core::id::{
-    BrokerId, BrokerMessageId, ClientMessageId, InstanceId, MemberId, MeshId, QueueId,
-};
+use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, MeshId, QueueId};
 use semel_core::status;
 use semel_store::StoreError;
+use semel_wire::features::ConnectionPolicy;
 use semel_wire::limits::{FRAME_OVERHEAD_BYTES, message_bytes_max};
 use uuid::Uuid;
 
-use crate::accept::{AcceptBatch, DedupeMode, Held, Session, Verdict};
+use crate::accept::{AcceptBatch, DedupeMode, Held, Verdict};
 
 pub use housekeeping::Report;
 pub use postgres::PostgresStore;
+pub use session::{
+    AuditEvent, AuditKind, Audited, Beat, Greeted, Live, NewSession, Present, Standing,
+};
 pub use sqlite::SqliteStore;
 
 /// Either database.
@@ -39,6 +42,8 @@ pub struct Mesh {
     pub mesh_id: MeshId,
     /// Its name.
     pub slug: String,
+    /// What happens when a member connects twice.
+    pub connection_policy: ConnectionPolicy,
     /// How long ids are remembered.
     pub dedupe: DedupeMode,
     /// Messages that a member may send per window.
@@ -88,35 +93,6 @@ pub struct NewMember {
     pub key_id: String,
     /// Its public key, in hex.
     pub pubkey: String,
-}
-
-/// A daemon that wants to speak for a member.
-#[derive(Debug, Clone)]
-pub struct NewSession {
-    /// The mesh.
-    pub mesh_id: MeshId,
-    /// The key that signed.
-    pub pubkey: String,
-    /// The daemon.
-    pub instance_id: InstanceId,
-    /// The broker it has reached.
-    pub broker_id: BrokerId,
-}
-
-/// What a `hello` comes to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Greeted {
-    /// The epoch was raised and is on disk.
-    Welcome {
-        /// The session from now on.
-        session: Session,
-        /// What the member is called.
-        name: String,
-    },
-    /// Nobody in this mesh has that key.
-    Unknown,
-    /// The member was revoked or has left.
-    Inactive,
 }
 
 /// What an accept transaction did.
@@ -245,16 +221,18 @@ impl Store {
         }
     }
 
-    /// Throws a member out, or lets it go. `false` when there is no such active member.
+    /// Throws a member out, or lets it go, with its keys and sessions. `false` when there is no
+    /// such active member.
     pub async fn member_end(
         &self,
         mesh_id: MeshId,
         member_id: MemberId,
         status: MemberStatus,
+        audited: Audited,
     ) -> Result<bool, StoreError> {
         match self {
-            Self::Sqlite(store) => store.member_end(mesh_id, member_id, status).await,
-            Self::Postgres(store) => store.member_end(mesh_id, member_id, status).await,
+            Self::Sqlite(store) => store.member_end(mesh_id, member_id, status, audited).await,
+            Self::Postgres(store) => store.member_end(mesh_id, member_id, status, audited).await,
         }
     }
 
@@ -295,15 +273,6 @@ impl Store {
         match self {
             Self::Sqlite(store) => store.queue_create(mesh_id, name, queue_id, now).await,
             Self::Postgres(store) => store.queue_create(mesh_id, name, queue_id, now).await,
-        }
-    }
-
-    /// Raises the daemon's epoch. Waits for every accept that holds the old one, so that none can
-    /// commit afterwards (mesh.md §10).
-    pub async fn hello(&self, new: &NewSession) -> Result<Greeted, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.hello(new).await,
-            Self::Postgres(store) => store.hello(new).await,
         }
     }
 

@@ -25,6 +25,8 @@ enum Command {
     Sweep(target::Target),
     /// Look whether every message has all of its effects; exit 1 if not
     Check(admin::CheckArguments),
+    /// List what has happened to a mesh's members and daemons, the latest first
+    Audit(admin::AuditArguments),
     /// Make or show meshes
     #[command(subcommand)]
     Mesh(admin::MeshCommand),
@@ -48,6 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Command::Migrate(target) => target.open().await.map(drop),
             Command::Sweep(target) => admin::sweep(target).await,
             Command::Check(arguments) => admin::check(arguments).await,
+            Command::Audit(arguments) => admin::audit(arguments).await,
             Command::Mesh(command) => admin::mesh(command).await,
             Command::Member(command) => admin::member(command).await,
             Command::Topic(command) => admin::topic(command).await,

@@ -33,6 +33,9 @@ pub mod kind {
     /// A work queue.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Queue {}
+    /// A line of an audit trail.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum AuditEvent {}
     /// A job.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Job {}
@@ -52,6 +55,8 @@ pub type InstanceId = UuidId<kind::Instance>;
 pub type BrokerId = UuidId<kind::Broker>;
 /// Key of a work queue.
 pub type QueueId = UuidId<kind::Queue>;
+/// Key of a line of an audit trail.
+pub type AuditEventId = UuidId<kind::AuditEvent>;
 /// Key of a job.
 pub type JobId = UuidId<kind::Job>;
 

@@ -51,17 +51,49 @@ CREATE TABLE mesh.member_key (
     UNIQUE (mesh_id, pubkey)
 );
 
--- A member has one current key: the sender of a delivery is shown by it.
-CREATE UNIQUE INDEX member_key_current
-    ON mesh.member_key (mesh_id, member_id) WHERE status = 'current';
+-- A member has one key that is not rotated out: the sender of a delivery is shown by it, also when
+-- the sender was revoked since.
+CREATE UNIQUE INDEX member_key_shown
+    ON mesh.member_key (mesh_id, member_id) WHERE status <> 'rotated_out';
 
--- Heartbeats are in another table: they must not touch the row that accepts lock.
+-- Heartbeats are in another table: they must not touch the row that accepts lock. A row stays when
+-- its connection ends: members and their daemons are few.
 CREATE TABLE mesh.session (
     mesh_id       UUID    NOT NULL,
     member_id     UUID    NOT NULL,
     instance_id   UUID    NOT NULL,
-    session_epoch BIGINT NOT NULL,
+    session_epoch BIGINT  NOT NULL,
     broker_id     UUID    NOT NULL,
+    -- Of the hello that raised the epoch: whoever it replaced is told.
+    hello_nonce   BYTEA   NOT NULL CHECK (length(hello_nonce) = 16),
+    PRIMARY KEY (mesh_id, member_id, instance_id)
+);
+
+-- Who is connected to any broker: the row goes when the connection ends, or when its heartbeat is
+-- too old.
+CREATE TABLE mesh.presence (
+    mesh_id          UUID    NOT NULL,
+    member_id        UUID    NOT NULL,
+    instance_id      UUID    NOT NULL,
+    session_epoch    BIGINT  NOT NULL,
+    broker_id        UUID    NOT NULL,
+    host_fingerprint BYTEA   CHECK (length(host_fingerprint) = 32),
+    heartbeat_at     BIGINT  NOT NULL,
+    -- Where several daemons of a member get every delivery: what this one has.
+    acked_seq        BIGINT  NOT NULL DEFAULT 0,
+    PRIMARY KEY (mesh_id, member_id, instance_id)
+);
+
+-- GHOSTS: rows of brokers that have died.
+CREATE INDEX presence_heartbeat
+    ON mesh.presence (heartbeat_at);
+
+-- Daemons that must never be heard again, for ever. Only moving a folder to another host makes one.
+CREATE TABLE mesh.retired_instance (
+    mesh_id     UUID    NOT NULL,
+    member_id   UUID    NOT NULL,
+    instance_id UUID    NOT NULL,
+    retired_at  BIGINT  NOT NULL,
     PRIMARY KEY (mesh_id, member_id, instance_id)
 );
 
@@ -183,3 +215,7 @@ CREATE TABLE mesh.audit_event (
     detail  TEXT    NOT NULL,
     PRIMARY KEY (mesh_id, id)
 );
+
+-- AUDIT_EXPIRED: the oldest first.
+CREATE INDEX audit_event_at
+    ON mesh.audit_event (at);

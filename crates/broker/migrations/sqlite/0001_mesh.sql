@@ -46,17 +46,49 @@ CREATE TABLE member_key (
     UNIQUE (mesh_id, pubkey)
 ) STRICT, WITHOUT ROWID;
 
--- A member has one current key: the sender of a delivery is shown by it.
-CREATE UNIQUE INDEX member_key_current
-    ON member_key (mesh_id, member_id) WHERE status = 'current';
+-- A member has one key that is not rotated out: the sender of a delivery is shown by it, also when
+-- the sender was revoked since.
+CREATE UNIQUE INDEX member_key_shown
+    ON member_key (mesh_id, member_id) WHERE status <> 'rotated_out';
 
--- Heartbeats are in another table: they must not touch the row that accepts lock.
+-- Heartbeats are in another table: they must not touch the row that accepts lock. A row stays when
+-- its connection ends: members and their daemons are few.
 CREATE TABLE session (
     mesh_id       BLOB    NOT NULL,
     member_id     BLOB    NOT NULL,
     instance_id   BLOB    NOT NULL,
     session_epoch INTEGER NOT NULL,
     broker_id     BLOB    NOT NULL,
+    -- Of the hello that raised the epoch: whoever it replaced is told.
+    hello_nonce   BLOB    NOT NULL CHECK (length(hello_nonce) = 16),
+    PRIMARY KEY (mesh_id, member_id, instance_id)
+) STRICT, WITHOUT ROWID;
+
+-- Who is connected to any broker: the row goes when the connection ends, or when its heartbeat is
+-- too old.
+CREATE TABLE presence (
+    mesh_id          BLOB    NOT NULL,
+    member_id        BLOB    NOT NULL,
+    instance_id      BLOB    NOT NULL,
+    session_epoch    INTEGER NOT NULL,
+    broker_id        BLOB    NOT NULL,
+    host_fingerprint BLOB    CHECK (length(host_fingerprint) = 32),
+    heartbeat_at     INTEGER NOT NULL,
+    -- Where several daemons of a member get every delivery: what this one has.
+    acked_seq        INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (mesh_id, member_id, instance_id)
+) STRICT, WITHOUT ROWID;
+
+-- GHOSTS: rows of brokers that have died.
+CREATE INDEX presence_heartbeat
+    ON presence (heartbeat_at);
+
+-- Daemons that must never be heard again, for ever. Only moving a folder to another host makes one.
+CREATE TABLE retired_instance (
+    mesh_id     BLOB    NOT NULL,
+    member_id   BLOB    NOT NULL,
+    instance_id BLOB    NOT NULL,
+    retired_at  INTEGER NOT NULL,
     PRIMARY KEY (mesh_id, member_id, instance_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -178,3 +210,7 @@ CREATE TABLE audit_event (
     detail  TEXT    NOT NULL,
     PRIMARY KEY (mesh_id, id)
 ) STRICT, WITHOUT ROWID;
+
+-- AUDIT_EXPIRED: the oldest first.
+CREATE INDEX audit_event_at
+    ON audit_event (at);

@@ -8,8 +8,7 @@ use semel_core::fingerprint::Fingerprint;
 use semel_core::hex::Hex;
 use semel_core::id::ClientMessageId;
 use semel_core::refusal::Refusal;
-use semel_wire::close::CloseKind;
-use semel_wire::frame::{CloseReason, SendFrame, SendResult};
+use semel_wire::frame::{SendFrame, SendResult};
 use serde_json::Value;
 
 use super::{Connection, End};
@@ -91,10 +90,7 @@ pub(super) fn result(id: ClientMessageId, answer: Answer) -> Result<SendResult, 
             Ok(result)
         }
         Answer::Later => Ok(refusal_result(id, Code::StoreUnavailable)),
-        Answer::Decided(Verdict::Stale) => {
-            let detail = "a newer connection of this daemon has taken its place";
-            Err(End::Close(CloseReason::new(CloseKind::Replaced, detail)))
-        }
+        Answer::Decided(Verdict::Stale) => Err(End::Stale),
         Answer::Close => Err(End::Abandon),
     }
 }

@@ -15,9 +15,9 @@ use semel_wire::frame::{Challenge, CloseReason, FromBroker, FromDaemon, Hello, H
 use semel_wire::limits::HANDSHAKE_BYTES_MAX;
 use tokio::sync::mpsc;
 
-use super::{Broker, Connection, End, send};
+use super::{Broker, Connection, End, depart, send};
 use crate::limits::{HELLO_TIMEOUT, OUTBOUND_MAX};
-use crate::store::{Greeted, NewSession};
+use crate::store::{Greeted, Live, Mesh, NewSession};
 
 type Connected = (Connection, mpsc::Receiver<FromBroker>);
 
@@ -37,6 +37,9 @@ pub(super) async fn run(
     let hello = tokio::time::timeout(HELLO_TIMEOUT, read_hello(stream)).await;
     let hello = hello.map_err(|_| End::protocol_error("no hello came in time"))??;
     prove(broker, &challenge, &hello)?;
+    if hello.retire.contains(&hello.instance_id) {
+        return Err(End::protocol_error("an instance cannot retire itself"));
+    }
     admit(broker, sink, &hello).await
 }
 
@@ -95,41 +98,77 @@ async fn admit(
         End::Abandon
     };
     let mesh = broker.store.mesh_find(&hello.mesh).await.map_err(failed)?;
-    let mesh = Arc::new(mesh.ok_or_else(unauthorised)?);
-    let new = NewSession {
-        mesh_id: mesh.mesh_id,
-        pubkey: hello.pubkey.to_string(),
-        instance_id: hello.instance_id,
-        broker_id: broker.broker_id,
-    };
+    let mut mesh = mesh.ok_or_else(unauthorised)?;
+    let new = new_session(broker, &mesh, hello);
     let session = match broker.store.hello(&new).await.map_err(failed)? {
-        Greeted::Welcome { session, .. } => session,
-        Greeted::Unknown => return Err(unauthorised()),
-        Greeted::Inactive => {
-            let detail = "the member was revoked or has left";
-            return Err(End::Close(CloseReason::new(CloseKind::Revoked, detail)));
+        Greeted::Welcome { session, name: _, policy } => {
+            mesh.connection_policy = policy;
+            session
         }
+        refused @ (Greeted::Unknown
+        | Greeted::Inactive
+        | Greeted::Retired
+        | Greeted::AlreadyConnected
+        | Greeted::Restored) => return Err(refusal(broker, &refused)),
     };
-    let store_epoch = broker.store.store_epoch().await.map_err(failed)?;
     // Swap first, close the old ones after.
-    let (registration, older) = broker.hub.register(mesh.mesh_id, session.member_id);
+    let live = Live { session, host_fingerprint: hello.host_fingerprint };
+    let (registration, older) = broker.hub.register(mesh.mesh_id, live, mesh.connection_policy);
     for peer in older {
         let detail = "a newer connection of this member has taken its place";
         let mut reason = CloseReason::new(CloseKind::Replaced, detail);
         reason.nonce = Some(hello.nonce);
         peer.close(reason);
     }
+    broker.sessions_changed(mesh.mesh_id);
+    let (outbound, queue) = mpsc::channel(OUTBOUND_MAX);
+    let (broker, mesh) = (Arc::clone(broker), Arc::new(mesh));
+    let connection = Connection { broker, mesh, session, registration, outbound };
     let ack = HelloAck {
         member_id: session.member_id,
         session_epoch: session.epoch,
-        store_epoch,
-        server_time: broker.clock.wall(),
+        store_epoch: connection.broker.life.epoch().to_owned(),
+        server_time: connection.broker.clock.wall(),
     };
     if !send(sink, &FromBroker::HelloAck(ack)).await {
+        depart(connection).await;
         return Err(End::Gone);
     }
-    tracing::info!(member_id = %session.member_id, mesh = mesh.slug, "a daemon has connected");
-    let (outbound, queue) = mpsc::channel(OUTBOUND_MAX);
-    let broker = Arc::clone(broker);
-    Ok((Connection { broker, mesh, session, registration, outbound }, queue))
+    let slug = &connection.mesh.slug;
+    tracing::info!(member_id = %session.member_id, mesh = slug, "a daemon has connected");
+    Ok((connection, queue))
+}
+
+fn new_session(broker: &Broker, mesh: &Mesh, hello: &Hello) -> NewSession {
+    NewSession {
+        mesh_id: mesh.mesh_id,
+        pubkey: hello.pubkey.to_string(),
+        instance_id: hello.instance_id,
+        broker_id: broker.broker_id,
+        hello_nonce: hello.nonce,
+        host_fingerprint: hello.host_fingerprint,
+        retire: hello.retire.clone(),
+        store_epoch: broker.life.epoch().to_owned(),
+        now: broker.clock.wall(),
+        live_from: broker.live_from(),
+        event_ids: [(); 3].map(|()| broker.mint.uuid()),
+    }
+}
+
+/// How a daemon is told that it is not welcome.
+fn refusal(broker: &Broker, greeted: &Greeted) -> End {
+    let close = |kind, detail: &str| End::Close(CloseReason::new(kind, detail));
+    match greeted {
+        Greeted::Inactive => close(CloseKind::Revoked, "the member was revoked or has left"),
+        Greeted::Retired => close(CloseKind::Revoked, "the instance was retired"),
+        Greeted::AlreadyConnected => {
+            let detail = "another instance is connected, and the mesh prefers the oldest";
+            close(CloseKind::AlreadyConnected, detail)
+        }
+        Greeted::Restored => {
+            broker.life.end();
+            End::Abandon
+        }
+        Greeted::Unknown | Greeted::Welcome { .. } => unauthorised(),
+    }
 }

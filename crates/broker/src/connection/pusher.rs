@@ -7,12 +7,13 @@ use std::time::Duration;
 use semel_core::fingerprint::BodyHash;
 use semel_core::hex::Hex;
 use semel_store::StoreError;
+use semel_wire::features::ConnectionPolicy;
 use semel_wire::frame::{self, FromBroker, Push, fitting};
 use semel_wire::limits::frame_bytes_max;
 use tokio::sync::mpsc;
 
 use super::{Connection, End};
-use crate::limits::{DELIVERIES_MAX, PUSH_WINDOW, REDELIVER_AFTER};
+use crate::limits::{DELIVERIES_MAX, PUSH_WINDOW};
 use crate::store::Delivery;
 
 /// What was sent and not acknowledged, and from where to go on.
@@ -25,7 +26,10 @@ struct Window {
 
 pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) -> End {
     let mut window = Window { sent: 0, unacked: VecDeque::new() };
+    let redeliver_after = connection.broker.timings.redeliver_after;
     loop {
+        // Also when something else happens all the time, and the timer never comes.
+        window.redeliver(now(connection), redeliver_after);
         match push(connection, &mut window).await {
             Ok(Pushed::All) => {}
             Ok(Pushed::More) => continue,
@@ -37,7 +41,7 @@ pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) 
                 Some(seq) => acknowledge(connection, &mut window, &mut acks, seq).await,
                 None => return End::Gone,
             },
-            () = tokio::time::sleep(REDELIVER_AFTER) => window.redeliver(now(connection)),
+            () = tokio::time::sleep(redeliver_after) => {}
         }
     }
 }
@@ -96,11 +100,7 @@ async fn acknowledge(
     }
     // What was never sent cannot have arrived.
     let seq = seq.min(window.sent);
-    let recipient = connection.session.member_id.as_uuid();
-    let mesh_id = connection.mesh.mesh_id;
-    let done: Result<u64, StoreError> =
-        connection.broker.store.deliveries_done(mesh_id, recipient, seq).await;
-    match done {
+    match done(connection, seq).await {
         Ok(ended) => {
             connection.broker.pipeline.metrics().acks.inc_by(ended);
             window.unacked.retain(|(sent, _)| *sent > seq);
@@ -110,10 +110,24 @@ async fn acknowledge(
     }
 }
 
+/// Where the member's other daemons get everything too, they are waited for.
+async fn done(connection: &Connection, seq: i64) -> Result<u64, StoreError> {
+    let (broker, session) = (&connection.broker, &connection.session);
+    let mesh_id = connection.mesh.mesh_id;
+    match connection.mesh.connection_policy {
+        ConnectionPolicy::AllowConcurrent => {
+            broker.store.deliveries_acked(mesh_id, session, seq, broker.live_from()).await
+        }
+        ConnectionPolicy::PreferNewest | ConnectionPolicy::PreferOldest => {
+            broker.store.deliveries_done(mesh_id, session.member_id.as_uuid(), seq).await
+        }
+    }
+}
+
 impl Window {
-    fn redeliver(&mut self, now: Duration) {
+    fn redeliver(&mut self, now: Duration, after: Duration) {
         let oldest = self.unacked.front();
-        let overdue = oldest.filter(|(_, sent_at)| now.saturating_sub(*sent_at) >= REDELIVER_AFTER);
+        let overdue = oldest.filter(|(_, sent_at)| now.saturating_sub(*sent_at) >= after);
         if let Some((seq, _)) = overdue {
             self.sent = seq - 1;
             self.unacked.clear();

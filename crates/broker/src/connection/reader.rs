@@ -6,7 +6,7 @@ use axum::extract::ws::{Message, WebSocket};
 use futures_util::StreamExt;
 use futures_util::stream::SplitStream;
 use semel_core::max_age::DedupeWindow;
-use semel_wire::features::{ConnectionPolicy, Dedupe, MaxPayload, Offer};
+use semel_wire::features::{Dedupe, MaxPayload, Offer};
 use semel_wire::frame::{
     FeatureNegotiationRequest, FromBroker, FromDaemon, Pong, Resolve, ResolveResult, ResolvedItem,
     SendFrame, Verdict,
@@ -27,24 +27,34 @@ struct Reader<'a> {
     /// A send that cannot be answered ends the connection from the task that waits for it.
     doomed: mpsc::Sender<End>,
     acked: &'a mpsc::Sender<i64>,
+    signals: Signals<'a>,
+}
+
+/// What the reader tells the other parts.
+#[derive(Clone, Copy)]
+pub(super) struct Signals<'a> {
+    /// Something has come.
+    pub(super) heard: &'a Notify,
+    /// The features are agreed on.
+    pub(super) negotiated: &'a Notify,
 }
 
 pub(super) async fn run(
     connection: &Connection,
     stream: &mut SplitStream<WebSocket>,
     acked: &mpsc::Sender<i64>,
-    heard: &Notify,
+    signals: Signals<'_>,
 ) -> End {
     let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
     let in_flight = Arc::new(Semaphore::new(SENDS_IN_FLIGHT_MAX));
     let (doomed, mut doom) = mpsc::channel(1);
-    let reader = Reader { connection, in_flight, doomed, acked };
+    let reader = Reader { connection, in_flight, doomed, acked, signals };
     loop {
         let message = tokio::select! {
             message = stream.next() => message,
             Some(end) = doom.recv() => return end,
         };
-        heard.notify_one();
+        signals.heard.notify_one();
         let text = match message {
             Some(Ok(Message::Text(text))) => text,
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
@@ -72,7 +82,12 @@ impl Reader<'_> {
             FromDaemon::Ack(ack) => {
                 return self.acked.send(ack.seq).await.map_err(|_| End::Gone);
             }
-            FromDaemon::FeatureNegotiationRequest(request) => features(connection, &request),
+            FromDaemon::FeatureNegotiationRequest(request) => {
+                let answer = features(connection, &request);
+                connection.outbound.send(answer).await.map_err(|_| End::Gone)?;
+                self.signals.negotiated.notify_one();
+                return Ok(());
+            }
             FromDaemon::Resolve(resolve) => resolved(connection, &resolve).await?,
             FromDaemon::Ping(ping) => FromBroker::Pong(Pong { id: ping.id }),
             FromDaemon::Pong(_) => return Ok(()),
@@ -123,7 +138,7 @@ fn features(connection: &Connection, request: &FeatureNegotiationRequest) -> Fro
     };
     let offer = Offer {
         dedupe: Dedupe { window, tombstone_history_pruned_window_days: None },
-        connection_policy: ConnectionPolicy::PreferNewest,
+        connection_policy: mesh.connection_policy,
         max_concurrent_epochs: 1,
         max_payload: MaxPayload {
             inline_bytes: u64::from(mesh.inline_bytes),

@@ -2,11 +2,13 @@
 //! those of `sqlite/`; what differs beyond the dialect is said where it does.
 
 mod accept;
+mod audit;
 mod check;
 mod dedupe;
 mod delivery;
 mod history;
 mod mesh;
+mod presence;
 mod queue;
 mod session;
 mod sweep;
@@ -34,6 +36,9 @@ statements! {
         SELECT store_epoch
           FROM mesh.store
          WHERE one = 1";
+
+    HINT = "
+        SELECT pg_notify($1, $2)";
 
     STORE_BORN = "
         INSERT INTO mesh.store (one, store_epoch)
@@ -69,6 +74,11 @@ impl PostgresStore {
     /// The brokers' hints to each other.
     pub(crate) fn hints(&self) -> Result<(Notifier, Listener), OpenError> {
         self.postgres.listen(HINTS_CHANNEL)
+    }
+
+    /// One hint, from a process that hears none.
+    pub(crate) async fn hint(&self, payload: &str) -> Result<(), StoreError> {
+        self.execute(HINT, &[&HINTS_CHANNEL, &payload]).await.map(drop)
     }
 
     pub(super) async fn store_epoch(&self) -> Result<String, StoreError> {

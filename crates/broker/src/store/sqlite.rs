@@ -1,11 +1,13 @@
 //! The broker's tables in SQLite: one file, one writer, every method one closure.
 
 mod accept;
+mod audit;
 mod check;
 mod dedupe;
 mod delivery;
 mod history;
 mod mesh;
+mod presence;
 mod queue;
 mod session;
 mod sweep;
@@ -120,8 +122,8 @@ mod tests {
         sql::prepares(&connection, check::ALL);
         #[rustfmt::skip]
         let files = [
-            ALL, accept::ALL, dedupe::ALL, delivery::ALL, history::ALL, mesh::ALL, queue::ALL,
-            session::ALL, sweep::ALL,
+            ALL, accept::ALL, audit::ALL, dedupe::ALL, delivery::ALL, history::ALL, mesh::ALL,
+            presence::ALL, queue::ALL, session::ALL, sweep::ALL,
         ];
         for statements in files {
             sql::prepares(&connection, statements);

@@ -8,8 +8,11 @@ use futures_util::{SinkExt, StreamExt};
 use semel_broker::connection::Broker;
 use semel_broker::hints::Hints;
 use semel_broker::hub::Hub;
+use semel_broker::life::StoreLife;
 use semel_broker::limiter::Limiter;
+use semel_broker::limits::Timings;
 use semel_broker::pipeline::Pipeline;
+use semel_broker::roster::Rosters;
 use semel_broker::server;
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Envelope, Priority};
@@ -56,12 +59,22 @@ pub(crate) async fn serve(fixture: Fixture) -> Served {
 
 /// One of several brokers, by number; `hinted` ones tell each other of commits.
 pub(crate) async fn serve_as(fixture: Fixture, number: u128, hinted: bool) -> Served {
-    serve_with(fixture, number, hinted, server::Options::default()).await
+    serve_with(fixture, number, hinted, server::Options::default(), Timings::default()).await
 }
 
 /// A broker that is alone, with a door of its own kind.
 pub(crate) async fn serve_behind(fixture: Fixture, options: server::Options) -> Served {
-    serve_with(fixture, 7, false, options).await
+    serve_with(fixture, 7, false, options, Timings::default()).await
+}
+
+/// A broker whose waits are others.
+pub(crate) async fn serve_timed(
+    fixture: Fixture,
+    number: u128,
+    hinted: bool,
+    timings: Timings,
+) -> Served {
+    serve_with(fixture, number, hinted, server::Options::default(), timings).await
 }
 
 async fn serve_with(
@@ -69,6 +82,7 @@ async fn serve_with(
     number: u128,
     hinted: bool,
     options: server::Options,
+    timings: Timings,
 ) -> Served {
     let broker_id = BrokerId::new(uuid::Uuid::from_u128(number));
     let clock = SimClock::at_ms(NOW.0);
@@ -86,7 +100,12 @@ async fn serve_with(
     } else {
         Pipeline::new(store.clone(), limiter, time, to)
     };
+    let store_epoch = store.store_epoch().await.unwrap();
     let broker = Arc::new(Broker {
+        hints: hints.clone(),
+        rosters: Rosters::default(),
+        life: StoreLife::new(store_epoch),
+        timings,
         broker_id,
         store,
         pipeline,

@@ -54,8 +54,9 @@ async fn a_hello_must_be_signed_for_this_broker_this_challenge_and_now() {
 async fn who_was_revoked_is_told_so() {
     let served = serve(support::sqlite().await).await;
     let fixture = &served.fixture;
-    let ended =
-        fixture.store.member_end(fixture.mesh_id, fixture.members[1], MemberStatus::Revoked);
+    let (member_id, revoked) = (fixture.members[1], MemberStatus::Revoked);
+    let audited = fixture.audited();
+    let ended = fixture.store.member_end(fixture.mesh_id, member_id, revoked, audited);
     assert!(ended.await.unwrap());
     let mut daemon = Daemon::connect(served.address).await;
     let hello = daemon.hello(1);

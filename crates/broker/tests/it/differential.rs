@@ -73,12 +73,7 @@ async fn observe(mut f: Fixture, steps: &[Step], handing: Handing) -> Vec<String
                 seen.extend(verdicts.iter().map(shown));
             }
             Step::Hello(number) => {
-                let new = semel_broker::store::NewSession {
-                    mesh_id: f.mesh_id,
-                    pubkey: pubkey(*number),
-                    instance_id: f.sessions[*number].instance_id,
-                    broker_id: semel_core::id::UuidId::new(uuid::Uuid::nil()),
-                };
+                let new = f.new_session(*number, *number);
                 // Every other session of a member stays with its old epoch and goes stale.
                 match f.store.hello(&new).await.unwrap() {
                     semel_broker::store::Greeted::Welcome { session, .. } => {
@@ -90,7 +85,8 @@ async fn observe(mut f: Fixture, steps: &[Step], handing: Handing) -> Vec<String
             }
             Step::Revoke(number) => {
                 let member = f.members[*number];
-                let ended = f.store.member_end(f.mesh_id, member, MemberStatus::Revoked).await;
+                let (revoked, audited) = (MemberStatus::Revoked, f.audited());
+                let ended = f.store.member_end(f.mesh_id, member, revoked, audited).await;
                 seen.push(format!("revoked {}", ended.unwrap()));
             }
             Step::Acknowledge { member, seq } => {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use semel_broker::accept::Verdict;
-use semel_broker::store::{Greeted, MemberStatus, NewSession, Store};
+use semel_broker::store::{Greeted, MemberStatus, Store};
 use semel_core::code::Code;
 use semel_core::id::UuidId;
 use semel_testkit::conformance::{Case, conforms};
@@ -102,12 +102,15 @@ async fn refusals(f: &Fixture) {
         assert_eq!(verdict, Verdict::Refused(code));
         assert_eq!(f.look_up(sender, &["one"]).await, [None], "a refusal takes its claim back");
     }
-    let revoked = f.store.member_end(f.mesh_id, f.members[1], MemberStatus::Revoked).await;
-    assert!(revoked.unwrap());
+    let end = |status| f.store.member_end(f.mesh_id, f.members[1], status, f.audited());
+    assert!(end(MemberStatus::Revoked).await.unwrap());
     let verdict = f.accept_one(f.item(1, "one", TOPIC, "hi")).await;
+    assert_eq!(verdict, Verdict::Stale, "its sessions have ended with it");
+    assert!(!end(MemberStatus::Left).await.unwrap(), "it ended before");
+    let revoke = "UPDATE mesh.member SET status = 'revoked' WHERE name LIKE 'member 2%'";
+    assert_eq!(f.plant(revoke).await, 1);
+    let verdict = f.accept_one(f.item(2, "one", ("queue", "work"), "hi")).await;
     assert_eq!(verdict, Verdict::Refused(Code::MemberInactive));
-    let again = f.store.member_end(f.mesh_id, f.members[1], MemberStatus::Left).await;
-    assert!(!again.unwrap(), "it ended before");
     // The same id is free for the request that is allowed.
     assert_eq!(history_id(&f.accept_one(f.item(0, "one", TOPIC, "hi")).await), 1);
 }
@@ -174,14 +177,10 @@ async fn stale_session(f: &Fixture) {
 }
 
 async fn greetings(f: &Fixture) {
-    let new = |number| NewSession {
-        mesh_id: f.mesh_id,
-        pubkey: pubkey(number),
-        instance_id: UuidId::new(uuid::Uuid::from_u128(1)),
-        broker_id: UuidId::new(uuid::Uuid::from_u128(7)),
-    };
+    let new = |number| f.new_session(number, 1);
     assert_eq!(f.store.hello(&new(99)).await.unwrap(), Greeted::Unknown);
-    f.store.member_end(f.mesh_id, f.members[1], MemberStatus::Left).await.unwrap();
+    let left = MemberStatus::Left;
+    assert!(f.store.member_end(f.mesh_id, f.members[1], left, f.audited()).await.unwrap());
     assert_eq!(f.store.hello(&new(1)).await.unwrap(), Greeted::Inactive);
     assert_eq!(f.store.store_epoch().await.unwrap(), "epoch-1");
 }

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Held, Session, Verdict};
+use semel_broker::limits::GHOST_AFTER;
 use semel_broker::store::{
-    Greeted, NewMember, NewSession, PostgresStore, Role, SqliteStore, Store,
+    Audited, Greeted, NewMember, NewSession, PostgresStore, Role, SqliteStore, Store,
 };
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
+use semel_core::hex::Hex;
 use semel_core::id::{ClientMessageId, MemberId, MeshId, UuidId};
 use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
@@ -125,16 +127,45 @@ impl Fixture {
 
     /// A new connection of the member's daemon.
     pub(crate) async fn hello(&self, number: usize) -> Session {
-        let new = NewSession {
-            mesh_id: self.mesh_id,
-            pubkey: pubkey(number),
-            instance_id: UuidId::new(uuid::Uuid::from_u128(100 + number as u128)),
-            broker_id: UuidId::new(uuid::Uuid::from_u128(7)),
-        };
-        match self.store.hello(&new).await.unwrap() {
+        match self.store.hello(&self.new_session(number, number)).await.unwrap() {
             Greeted::Welcome { session, .. } => session,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// A hello of one of the member's daemons.
+    pub(crate) fn new_session(&self, number: usize, instance: usize) -> NewSession {
+        NewSession {
+            mesh_id: self.mesh_id,
+            pubkey: pubkey(number),
+            instance_id: UuidId::new(uuid::Uuid::from_u128(100 + instance as u128)),
+            broker_id: UuidId::new(uuid::Uuid::from_u128(7)),
+            hello_nonce: Hex([u8::try_from(instance).unwrap(); 16]),
+            host_fingerprint: None,
+            retire: Vec::new(),
+            store_epoch: "epoch-1".to_owned(),
+            now: NOW,
+            live_from: NOW.saturating_sub(GHOST_AFTER),
+            event_ids: [(); 3].map(|()| self.mint.uuid()),
+        }
+    }
+
+    /// The key and time of something that will be in the audit trail.
+    pub(crate) fn audited(&self) -> Audited {
+        Audited { id: self.mint.uuid(), at: NOW }
+    }
+
+    /// Runs SQL behind the store's back, written for PostgreSQL's schema.
+    pub(crate) async fn plant(&self, sql: &str) -> u64 {
+        let Some(address) = &self.address else {
+            let file = rusqlite::Connection::open(self.folder().join("broker.db")).unwrap();
+            file.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
+            return file.execute(&sql.replace("mesh.", ""), []).unwrap() as u64;
+        };
+        let connected = tokio_postgres::connect(address, tokio_postgres::NoTls).await;
+        let (client, connection) = connected.unwrap();
+        tokio::spawn(connection);
+        client.execute(sql, &[]).await.unwrap()
     }
 
     /// A send of the member with this number, over its current session.

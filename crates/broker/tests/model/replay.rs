@@ -29,6 +29,7 @@ use semel_core::clock::UnixMs;
 use semel_core::code::Code;
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
+use semel_core::hex::Hex;
 use semel_core::id::{ClientMessageId, InstanceId, MemberId, MeshId, UuidId};
 use semel_store::postgres::PostgresOptions;
 use semel_testkit::servers;
@@ -63,6 +64,9 @@ const QUEUE: &str = "work";
 const DEDUPE_SWEEP: &str =
     "DELETE FROM client_message_dedupe WHERE mesh_id = $1 AND client_message_id = 'the-id'";
 const SESSION_DELETE: &str = "DELETE FROM session WHERE mesh_id = $1 AND instance_id = $2";
+/// The model's instances come and go side by side; what a policy does to others has its own tests.
+const CONCURRENT: &str =
+    "UPDATE mesh SET clone_concurrency_policy = 'allow_concurrent' WHERE mesh_id = $1";
 const UNSUBSCRIBE: &str = "DELETE FROM topic_subscription WHERE mesh_id = $1";
 const DEDUPE_COUNT: &str = "
     SELECT count(*) FROM client_message_dedupe WHERE mesh_id = $1 AND client_message_id = 'the-id'";
@@ -150,6 +154,7 @@ impl<'a> Replay<'a> {
         assert!(
             store.mesh_create(mesh_id, &format!("mesh-{number}"), &owner, START).await.unwrap()
         );
+        assert_eq!(tables.execute(CONCURRENT, &[mesh_id.as_uuid()]).await, 1);
         store.topic_create(mesh_id, TOPIC, START).await.unwrap();
         assert!(store.topic_subscribe(mesh_id, TOPIC, member_id).await.unwrap());
         let queue_id = UuidId::new(Uuid::from_u128(1));
@@ -225,10 +230,21 @@ impl<'a> Replay<'a> {
             pubkey: self.pubkey.clone(),
             instance_id: instance(number),
             broker_id: UuidId::new(Uuid::nil()),
+            hello_nonce: Hex([0; 16]),
+            host_fingerprint: None,
+            retire: Vec::new(),
+            store_epoch: self.store.store_epoch().await.unwrap(),
+            now: self.now,
+            live_from: self.now,
+            event_ids: [(); 3].map(|()| UuidId::new(Uuid::new_v4())),
         };
         let session = match self.store.hello(&new).await.unwrap() {
             Greeted::Welcome { session, .. } => session,
-            refused @ (Greeted::Unknown | Greeted::Inactive) => panic!("{refused:?}"),
+            refused @ (Greeted::Unknown
+            | Greeted::Inactive
+            | Greeted::Retired
+            | Greeted::AlreadyConnected
+            | Greeted::Restored) => panic!("{refused:?}"),
         };
         assert!(session.epoch > self.epoch_max, "{session:?}");
         self.epoch_max = session.epoch;

@@ -2,8 +2,10 @@
 
 use clap::Subcommand;
 use semel_broker::accept::DedupeMode;
+use semel_broker::hints;
 use semel_broker::housekeeping::{self, SweepReport};
-use semel_broker::store::{MemberStatus, NewMember, Role, Store};
+use semel_broker::limits::AUDIT_LIST_MAX;
+use semel_broker::store::{Audited, MemberStatus, NewMember, Role, Store};
 use semel_core::clock::{Clock, SystemClock, UnixMs};
 use semel_core::id::MemberId;
 use semel_crypto::keys::PublicKey;
@@ -43,6 +45,17 @@ pub(crate) enum MeshCommand {
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArguments {
     /// Print one JSON line per mesh
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: target::Target,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AuditArguments {
+    /// The mesh
+    mesh: String,
+    /// Print one JSON document per line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -120,8 +133,10 @@ pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
         let meshes = store.mesh_list().await?;
         housekeeping::sweep_once(&store, &meshes, now()).await
     };
-    let SweepReport { ids, messages, unfinished } = swept.await.map_err(|error| failed(&error))?;
-    print(&format!("ids forgotten {ids}, messages deleted {messages}\n"))?;
+    let swept = swept.await.map_err(|error| failed(&error))?;
+    let SweepReport { ids, messages, audit_events, unfinished } = swept;
+    let what = format!("ids forgotten {ids}, messages deleted {messages}");
+    print(&format!("{what}, audit events deleted {audit_events}\n"))?;
     if unfinished > 0 {
         let text = "error: there is more to sweep\ngo on with: semel broker sweep";
         return Err(Failure::new(Exit::Unavailable, text));
@@ -157,6 +172,26 @@ pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     Ok(())
 }
 
+pub(super) async fn audit(arguments: &AuditArguments) -> Result<(), Failure> {
+    let store = arguments.target.open().await?;
+    let mesh = find(&store, &arguments.mesh).await?;
+    let events = store.audit_list(mesh.mesh_id, AUDIT_LIST_MAX).await;
+    for event in events.map_err(|error| failed(&error))? {
+        let line = match Form::of_flag(arguments.json) {
+            Form::Text => format!("{} {} {}", event.at.0, event.kind, event.detail),
+            Form::Json => {
+                let detail: serde_json::Value =
+                    serde_json::from_str(&event.detail).unwrap_or_default();
+                let id = event.id.to_string();
+                json!({"id": id, "at": event.at.0, "kind": event.kind, "detail": detail})
+                    .to_string()
+            }
+        };
+        print(&format!("{line}\n"))?;
+    }
+    Ok(())
+}
+
 pub(super) async fn mesh(command: &MeshCommand) -> Result<(), Failure> {
     match command {
         MeshCommand::Create { slug, owner, owner_key, target } => {
@@ -178,6 +213,7 @@ pub(super) async fn mesh(command: &MeshCommand) -> Result<(), Failure> {
             };
             let document = json!({
                 "mesh_id": mesh.mesh_id.to_string(), "slug": mesh.slug,
+                "clone_concurrency_policy": mesh.connection_policy.as_str(),
                 "dedupe_mode": mode,
                 "dedupe_retention_days": days,
                 "message_retention_days": mesh.message_retention_days,
@@ -188,7 +224,7 @@ pub(super) async fn mesh(command: &MeshCommand) -> Result<(), Failure> {
             match (Form::of_flag(*json), document.as_object()) {
                 (Form::Text, Some(fields)) => {
                     let line = |(name, value): (&String, &serde_json::Value)| {
-                        format!("{name:<22} {}\n", value.to_string().trim_matches('"'))
+                        format!("{name:<24} {}\n", value.to_string().trim_matches('"'))
                     };
                     print(&fields.iter().map(line).collect::<String>())
                 }
@@ -211,9 +247,13 @@ pub(super) async fn member(command: &MemberCommand) -> Result<(), Failure> {
         MemberCommand::Revoke { mesh, member, target } => {
             let (store, member_id) = (target.open().await?, member_id(member)?);
             let mesh = find(&store, mesh).await?;
-            let ended = store.member_end(mesh.mesh_id, member_id, MemberStatus::Revoked).await;
+            let (mint, revoked) = (mint(), MemberStatus::Revoked);
+            let audited = Audited { id: mint.uuid(), at: now() };
+            let ended = store.member_end(mesh.mesh_id, member_id, revoked, audited).await;
             if ended.map_err(|error| failed(&error))? {
-                return Ok(());
+                // The brokers find out by themselves, only later.
+                let told = hints::tell_sessions_changed(&store, mint.uuid(), mesh.mesh_id).await;
+                return told.map_err(|error| failed(&error));
             }
             let text = format!("error: {member} is not an active member");
             Err(Failure::new(Exit::NotFound, text))

@@ -8,15 +8,18 @@ use semel_broker::connection::Broker;
 use semel_broker::hints::Hints;
 use semel_broker::housekeeping;
 use semel_broker::hub::Hub;
+use semel_broker::life::StoreLife;
 use semel_broker::limiter::{Fallback, FallbackMode, Limiter};
+use semel_broker::limits::Timings;
 use semel_broker::pipeline::Pipeline;
+use semel_broker::roster::Rosters;
 use semel_broker::server;
 use semel_core::clock::{Clock, SystemClock};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::target::{self, mint, random, refused};
+use super::target::{self, failed, mint, random, refused};
 use super::tls::Tls;
 use crate::exit::{Exit, Failure};
 use crate::print;
@@ -69,10 +72,24 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         drop(tokio::spawn(service.run()));
         hints
     });
+    let store_epoch = store.store_epoch().await.map_err(|error| failed(&error))?;
+    let life = StoreLife::new(store_epoch);
+    let hints_too = hints.clone();
     let (clock_too, hub_too) = (Arc::clone(&clock), Arc::clone(&hub));
-    let pipeline = Pipeline::with_hints(store.clone(), limiter, clock_too, hub_too, hints);
-    let nonces = Arc::new(nonce);
-    let broker = Arc::new(Broker { broker_id, store, pipeline, hub, clock, mint, nonces });
+    let pipeline = Pipeline::with_hints(store.clone(), limiter, clock_too, hub_too, hints_too);
+    let broker = Arc::new(Broker {
+        broker_id,
+        store,
+        pipeline,
+        hub,
+        clock,
+        mint,
+        nonces: Arc::new(nonce),
+        hints,
+        rosters: Rosters::default(),
+        life,
+        timings: Timings::default(),
+    });
     let shutdown = stopped().map_err(io)?;
     // It ends with the process: every step of it is one transaction.
     drop(tokio::spawn(housekeeping::run(

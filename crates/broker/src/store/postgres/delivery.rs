@@ -2,6 +2,7 @@
 
 use semel_core::clock::UnixMs;
 use semel_core::id::{MeshId, UuidId};
+use semel_store::postgres::Transaction;
 use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -35,7 +36,7 @@ statements! {
           LEFT JOIN mesh.member_key AS sender_key
                  ON sender_key.mesh_id = sender.mesh_id
                 AND sender_key.member_id = sender.member_id
-                AND sender_key.status = 'current'
+                AND sender_key.status <> 'rotated_out'
          WHERE delivery.mesh_id = $1
            AND delivery.recipient = $2
            AND delivery.seq > $3
@@ -71,6 +72,15 @@ impl PostgresStore {
     ) -> Result<u64, StoreError> {
         self.execute(DONE, &[&mesh_id.as_uuid(), &recipient, &seq]).await
     }
+}
+
+pub(super) async fn done_in_tx(
+    tx: &Transaction,
+    mesh_id: MeshId,
+    recipient: Uuid,
+    seq: i64,
+) -> Result<u64, StoreError> {
+    tx.execute(DONE, &[&mesh_id.as_uuid(), &recipient, &seq]).await
 }
 
 pub(super) fn raw(row: &Row) -> Result<RawDelivery, StoreError> {

@@ -7,8 +7,10 @@ use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::audit::audit_in_tx;
 use crate::accept::DedupeMode;
-use crate::store::{MemberStatus, Mesh, NewMember};
+use crate::store::session::policy;
+use crate::store::{Audited, MemberStatus, Mesh, NewMember};
 
 statements! {
     MESH_INSERT = "
@@ -18,14 +20,14 @@ statements! {
 
     MESH_FIND = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes, message_retention_days
+               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy
           FROM mesh.mesh
          WHERE slug = $1";
 
     /// Every slug is at least empty: said so that the index gives both the rows and their order.
     MESH_LIST = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes, message_retention_days
+               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy
           FROM mesh.mesh
          WHERE slug >= ''
          ORDER BY slug";
@@ -44,6 +46,24 @@ statements! {
          WHERE mesh_id = $1
            AND member_id = $2
            AND status = 'active'";
+
+    /// A key that was rotated out stays so: a member has one that is not.
+    KEYS_END = "
+        UPDATE mesh.member_key
+           SET status = 'revoked'
+         WHERE mesh_id = $1
+           AND member_id = $2
+           AND status <> 'rotated_out'";
+
+    SESSIONS_END = "
+        DELETE FROM mesh.session
+         WHERE mesh_id = $1
+           AND member_id = $2";
+
+    PRESENCE_END = "
+        DELETE FROM mesh.presence
+         WHERE mesh_id = $1
+           AND member_id = $2";
 
     TOPIC_INSERT = "
         INSERT INTO mesh.topic (mesh_id, name, created_at)
@@ -111,9 +131,22 @@ impl PostgresStore {
         mesh_id: MeshId,
         member_id: MemberId,
         status: MemberStatus,
+        audited: Audited,
     ) -> Result<bool, StoreError> {
-        let (mesh, member, status) = (mesh_id.as_uuid(), member_id.as_uuid(), status.as_str());
-        Ok(self.execute(MEMBER_END, &[&mesh, &member, &status]).await? == 1)
+        let run = async || {
+            let (mesh, member) = (mesh_id.as_uuid(), member_id.as_uuid());
+            let tx = self.postgres.begin().await?;
+            let ended = tx.execute(MEMBER_END, &[&mesh, &member, &status.as_str()]).await? == 1;
+            if ended {
+                // The deletion waits for every accept that holds a session of the member.
+                for statement in [KEYS_END, SESSIONS_END, PRESENCE_END] {
+                    tx.execute(statement, &[&mesh, &member]).await?;
+                }
+                audit_in_tx(&tx, mesh_id, &[audited.member_end(member_id, status)]).await?;
+            }
+            tx.commit().await.map(|()| ended)
+        };
+        self.postgres.retry(run).await
     }
 
     pub(in crate::store) async fn topic_create(
@@ -183,6 +216,7 @@ fn mesh(row: &Row) -> Result<Mesh, StoreError> {
         inline_bytes: number(6)?,
         blob_bytes: u64::try_from(row.try_get::<_, i64>(7)?).unwrap_or(0),
         message_retention_days: number(8)?,
+        connection_policy: policy(&slug, row.try_get(9)?)?,
         slug,
     })
 }

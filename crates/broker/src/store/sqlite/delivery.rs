@@ -3,6 +3,7 @@
 use rusqlite::{Row, named_params};
 use semel_core::clock::UnixMs;
 use semel_core::id::MeshId;
+use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
@@ -35,7 +36,7 @@ statements! {
           LEFT JOIN member_key AS sender_key
                  ON sender_key.mesh_id = sender.mesh_id
                 AND sender_key.member_id = sender.member_id
-                AND sender_key.status = 'current'
+                AND sender_key.status <> 'rotated_out'
          WHERE delivery.mesh_id = :mesh_id
            AND delivery.recipient = :recipient
            AND delivery.seq > :after_seq
@@ -75,13 +76,20 @@ impl SqliteStore {
         recipient: Uuid,
         seq: i64,
     ) -> Result<u64, StoreError> {
-        let write = self.sqlite.write(move |tx| {
-            Ok(tx.prepare_cached(DONE)?.execute(named_params! {
-                ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(), ":seq": seq,
-            })?)
-        });
-        write.await.map(|rows| rows as u64)
+        self.sqlite.write(move |tx| done_in_tx(tx, mesh_id, recipient, seq)).await
     }
+}
+
+pub(super) fn done_in_tx(
+    tx: &Tx<'_>,
+    mesh_id: MeshId,
+    recipient: Uuid,
+    seq: i64,
+) -> Result<u64, StoreError> {
+    let rows = tx.prepare_cached(DONE)?.execute(named_params! {
+        ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(), ":seq": seq,
+    })?;
+    Ok(rows as u64)
 }
 
 pub(super) fn raw(row: &Row<'_>) -> rusqlite::Result<RawDelivery> {

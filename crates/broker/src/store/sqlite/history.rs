@@ -70,7 +70,7 @@ statements! {
           LEFT JOIN member_key AS sender_key
                  ON sender_key.mesh_id = sender.mesh_id
                 AND sender_key.member_id = sender.member_id
-                AND sender_key.status = 'current'
+                AND sender_key.status <> 'rotated_out'
          WHERE history.mesh_id = :mesh_id
            AND history.seq = :seq";
 }

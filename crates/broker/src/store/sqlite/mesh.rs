@@ -6,9 +6,11 @@ use semel_core::id::{MemberId, MeshId, QueueId};
 use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 
+use super::audit::audit_in_tx;
 use super::{Key, SqliteStore, exists, key};
 use crate::accept::DedupeMode;
-use crate::store::{MemberStatus, Mesh, NewMember};
+use crate::store::session::policy;
+use crate::store::{Audited, MemberStatus, Mesh, NewMember};
 
 statements! {
     MESH_INSERT = "
@@ -18,14 +20,14 @@ statements! {
 
     MESH_FIND = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes, message_retention_days
+               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy
           FROM mesh
          WHERE slug = :slug";
 
     /// Every slug is at least empty: said so that the index gives both the rows and their order.
     MESH_LIST = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes, message_retention_days
+               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy
           FROM mesh
          WHERE slug >= ''
          ORDER BY slug";
@@ -44,6 +46,24 @@ statements! {
          WHERE mesh_id = :mesh_id
            AND member_id = :member_id
            AND status = 'active'";
+
+    /// A key that was rotated out stays so: a member has one that is not.
+    KEYS_END = "
+        UPDATE member_key
+           SET status = 'revoked'
+         WHERE mesh_id = :mesh_id
+           AND member_id = :member_id
+           AND status <> 'rotated_out'";
+
+    SESSIONS_END = "
+        DELETE FROM session
+         WHERE mesh_id = :mesh_id
+           AND member_id = :member_id";
+
+    PRESENCE_END = "
+        DELETE FROM presence
+         WHERE mesh_id = :mesh_id
+           AND member_id = :member_id";
 
     TOPIC_INSERT = "
         INSERT INTO topic (mesh_id, name, created_at)
@@ -125,15 +145,26 @@ impl SqliteStore {
         mesh_id: MeshId,
         member_id: MemberId,
         status: MemberStatus,
+        audited: Audited,
     ) -> Result<bool, StoreError> {
         let write = self.sqlite.write(move |tx| {
-            Ok(tx.execute(
+            let ended = tx.execute(
                 MEMBER_END,
                 named_params! {
                     ":mesh_id": key(mesh_id), ":member_id": key(member_id),
                     ":status": status.as_str(),
                 },
-            )? == 1)
+            )? == 1;
+            if ended {
+                for statement in [KEYS_END, SESSIONS_END, PRESENCE_END] {
+                    let by = named_params! {
+                        ":mesh_id": key(mesh_id), ":member_id": key(member_id),
+                    };
+                    tx.execute(statement, by)?;
+                }
+                audit_in_tx(tx, mesh_id, &[audited.member_end(member_id, status)])?;
+            }
+            Ok(ended)
         });
         write.await
     }
@@ -233,6 +264,7 @@ fn member_insert_in_tx(
 fn mesh(row: &Row<'_>) -> Result<Mesh, StoreError> {
     let slug: String = row.get(1)?;
     let dedupe = DedupeMode::read(&slug, &row.get::<_, String>(2)?, row.get(3)?)?;
+    let connection_policy = policy(&slug, &row.get::<_, String>(9)?)?;
     Ok(Mesh {
         mesh_id: row.get::<_, Key>(0)?.id(),
         slug,
@@ -242,5 +274,6 @@ fn mesh(row: &Row<'_>) -> Result<Mesh, StoreError> {
         inline_bytes: row.get(6)?,
         blob_bytes: u64::try_from(row.get::<_, i64>(7)?).unwrap_or(0),
         message_retention_days: row.get(8)?,
+        connection_policy,
     })
 }

@@ -1,0 +1,119 @@
+//! Who is there, told to daemons of every broker, and pushes that go out again by the timer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use semel_broker::limits::{GHOST_AFTER, Timings};
+use semel_wire::frame::FromBroker;
+
+use crate::client::{Daemon, send_frame, serve_timed};
+use crate::sessions::{QUICK, negotiate};
+use crate::support;
+
+const TOPIC: (&str, &str) = ("topic", "builds");
+
+/// Reads presence until it is as wanted: members by number.
+async fn sees(daemon: &mut Daemon, seen: &mut BTreeMap<usize, bool>, wanted: &[(usize, bool)]) {
+    let wanted: BTreeMap<usize, bool> = wanted.iter().copied().collect();
+    while *seen != wanted {
+        match daemon.next().await {
+            Ok(FromBroker::Presence(presence)) => {
+                let number = (0..3).find(|n| presence.name.starts_with(&format!("member {n}")));
+                assert_eq!(presence.pubkey, support::keys(number.unwrap()).public().to_hex());
+                seen.insert(number.unwrap(), presence.online);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn coming_and_going_is_seen_at_every_broker() {
+    let fixture = support::postgres().await;
+    fixture.plant("DELETE FROM mesh.presence").await;
+    let two = serve_timed(fixture.elsewhere().await, 2, true, QUICK).await;
+    let one = serve_timed(fixture, 1, true, QUICK).await;
+    let mut watcher = Daemon::welcomed(one.address, 0).await;
+    negotiate(&mut watcher).await;
+    let mut seen = BTreeMap::new();
+    sees(&mut watcher, &mut seen, &[(0, true)]).await;
+    let other = Daemon::welcomed(two.address, 1).await;
+    sees(&mut watcher, &mut seen, &[(0, true), (1, true)]).await;
+    drop(other);
+    sees(&mut watcher, &mut seen, &[(0, true), (1, false)]).await;
+    // A broker that vanishes takes nobody along: its daemons are gone after the limit.
+    let _stays = Daemon::welcomed(two.address, 2).await;
+    sees(&mut watcher, &mut seen, &[(0, true), (1, false), (2, true)]).await;
+    two.stopped.abort();
+    assert!(two.stopped.await.unwrap_err().is_cancelled());
+    one.clock.advance(GHOST_AFTER / 2);
+    let mut late = Daemon::welcomed(one.address, 1).await;
+    sees(&mut watcher, &mut seen, &[(0, true), (1, true), (2, true)]).await;
+    // The heartbeat of those who live is on time.
+    let beaten = format!(
+        "UPDATE mesh.presence SET acked_seq = 0 WHERE heartbeat_at >= {}",
+        support::NOW.saturating_add(GHOST_AFTER / 2).0
+    );
+    while one.fixture.plant(&beaten).await < 2 {}
+    one.clock.advance(GHOST_AFTER / 2);
+    sees(&mut watcher, &mut seen, &[(0, true), (1, true), (2, false)]).await;
+    while one.fixture.plant("UPDATE mesh.presence SET acked_seq = 0").await != 2 {}
+    // Who comes now is told of nobody who is not there.
+    negotiate(&mut late).await;
+    sees(&mut late, &mut BTreeMap::new(), &[(0, true), (1, true)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_forgotten_while_it_lives_is_written_again() {
+    for fixture in [support::sqlite().await, support::postgres().await] {
+        fixture.plant("DELETE FROM mesh.presence").await;
+        let served = serve_timed(fixture, 1, false, QUICK).await;
+        let mut daemon = Daemon::welcomed(served.address, 0).await;
+        while served.fixture.plant("DELETE FROM mesh.presence").await == 0 {}
+        while served.fixture.plant("UPDATE mesh.presence SET acked_seq = 0").await == 0 {}
+        assert_eq!(daemon.send(send_frame("one", TOPIC, "hi")).await.status, 201);
+        drop(daemon);
+        while served.fixture.plant("UPDATE mesh.presence SET acked_seq = 0").await == 1 {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_holds_nobody_up() {
+    let fixture = support::sqlite().await;
+    fixture.plant("DELETE FROM presence").await;
+    let served = serve_timed(fixture, 1, false, QUICK).await;
+    let mut slow = Daemon::welcomed(served.address, 1).await;
+    negotiate(&mut slow).await;
+    let mut watcher = Daemon::welcomed(served.address, 0).await;
+    negotiate(&mut watcher).await;
+    let mut seen = BTreeMap::new();
+    sees(&mut watcher, &mut seen, &[(0, true), (1, true)]).await;
+    for _ in 0..20 {
+        let guest = Daemon::welcomed(served.address, 2).await;
+        sees(&mut watcher, &mut seen, &[(0, true), (1, true), (2, true)]).await;
+        drop(guest);
+        sees(&mut watcher, &mut seen, &[(0, true), (1, true), (2, false)]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_acknowledged_goes_out_again_by_the_timer() {
+    for fixture in [support::sqlite().await, support::postgres().await] {
+        let redeliver_after = Duration::from_millis(50);
+        // No heartbeat and no hint: nothing happens but the timer.
+        let timings = Timings { redeliver_after, ..Timings::default() };
+        let served = serve_timed(fixture, 1, false, timings).await;
+        let mut sender = Daemon::welcomed(served.address, 0).await;
+        let mut receiver = Daemon::welcomed(served.address, 1).await;
+        assert_eq!(sender.send(send_frame("one", TOPIC, "hi")).await.status, 201);
+        let first = receiver.pushed().await.deliveries;
+        for _ in 0..2 {
+            served.clock.advance(redeliver_after);
+            assert_eq!(receiver.pushed().await.deliveries, first);
+        }
+        receiver.ack(first[0].seq).await;
+        while !served.fixture.waiting(1).await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
