@@ -2,8 +2,8 @@
 //!
 //! Five parts share it. The *reader* decodes frames and hands sends to the pipeline in the order
 //! in which they came; the *pusher* sends what waits for the member; the *writer* alone writes to
-//! the socket, from a bounded queue; the *watch* pings and notices silence; and *presence* tells who
-//! else is there, where there is room. When any of them ends, the connection does.
+//! the socket, from a bounded queue; the *watch* pings and notices silence; and *presence* tells
+//! who else is there, where there is room. When any of them ends, the connection does.
 
 mod answer;
 mod handshake;
@@ -150,8 +150,9 @@ async fn run(
 ) -> End {
     let (acked, acks) = mpsc::channel(OUTBOUND_MAX);
     let (heard, negotiated) = (tokio::sync::Notify::new(), tokio::sync::Notify::new());
+    let signals = reader::Signals { heard: &heard, negotiated: &negotiated };
     tokio::select! {
-        end = reader::run(connection, stream, &acked, reader::Signals { heard: &heard, negotiated: &negotiated }) => end,
+        end = reader::run(connection, stream, &acked, signals) => end,
         end = presence::run(connection, &negotiated) => end,
         end = pusher::run(connection, acks) => end,
         end = write(sink, outbound) => end,

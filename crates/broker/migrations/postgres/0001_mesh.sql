@@ -199,6 +199,16 @@ CREATE TABLE mesh.delivery_queue (
 CREATE INDEX delivery_queue_lease
     ON mesh.delivery_queue (mesh_id, recipient, lease_until, seq) WHERE lease_until IS NOT NULL;
 
+-- Deliveries that could not be said to their recipient: kept for a person to look at, for as long
+-- as their message. An acknowledgement of later ones must not end them.
+CREATE TABLE mesh.delivery_set_aside (
+    mesh_id   UUID    NOT NULL,
+    recipient UUID    NOT NULL,
+    seq       BIGINT  NOT NULL,
+    reason    TEXT    NOT NULL,
+    at        BIGINT  NOT NULL,
+    PRIMARY KEY (mesh_id, recipient, seq)
+);
 
 CREATE TABLE mesh.mention_index (
     mesh_id   UUID    NOT NULL,

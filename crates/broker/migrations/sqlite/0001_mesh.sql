@@ -194,6 +194,16 @@ CREATE TABLE delivery_queue (
 CREATE INDEX delivery_queue_lease
     ON delivery_queue (mesh_id, recipient, lease_until, seq) WHERE lease_until IS NOT NULL;
 
+-- Deliveries that could not be said to their recipient: kept for a person to look at, for as long
+-- as their message. An acknowledgement of later ones must not end them.
+CREATE TABLE delivery_set_aside (
+    mesh_id   BLOB    NOT NULL,
+    recipient BLOB    NOT NULL,
+    seq       INTEGER NOT NULL,
+    reason    TEXT    NOT NULL,
+    at        INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, recipient, seq)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE mention_index (
     mesh_id   BLOB    NOT NULL,

@@ -1,7 +1,7 @@
 //! What waits for a member goes out in the order of history, a window at a time; what is not
 //! acknowledged in time goes out again (broker.md, "Push").
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use semel_core::fingerprint::BodyHash;
@@ -15,6 +15,9 @@ use tokio::sync::mpsc;
 use super::{Connection, End};
 use crate::limits::{DELIVERIES_MAX, PUSH_WINDOW};
 use crate::store::Delivery;
+
+/// Why a delivery is set aside.
+const NO_KEY: &str = "the sender has no key";
 
 /// What was sent and not acknowledged, and from where to go on.
 struct Window {
@@ -72,8 +75,14 @@ async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, En
             return Ok(Pushed::All);
         }
     };
+    let full = i64::try_from(waiting.len()).unwrap_or(i64::MAX) == limit;
+    let seqs: Vec<i64> = waiting.iter().map(|delivery| delivery.seq).collect();
     let mut frames: Vec<frame::Delivery> = waiting.into_iter().filter_map(on_the_wire).collect();
-    let full = i64::try_from(frames.len()).unwrap_or(i64::MAX) == limit;
+    let unsaid = unsaid(&seqs, &frames);
+    if let (Some(first), false) = (unsaid.first(), set_aside(connection, &unsaid).await) {
+        // An acknowledgement of what comes after it would end it.
+        frames.retain(|delivery| delivery.seq < *first);
+    }
     let sent_at = now(connection);
     let bytes_max = frame_bytes_max(mesh.inline_bytes as usize);
     while !frames.is_empty() {
@@ -86,6 +95,32 @@ async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, En
         connection.outbound.send(push).await.map_err(|_| End::Gone)?;
     }
     Ok(if full { Pushed::More } else { Pushed::All })
+}
+
+/// What was read and cannot be said.
+fn unsaid(seqs: &[i64], frames: &[frame::Delivery]) -> Vec<i64> {
+    let said: HashSet<i64> = frames.iter().map(|delivery| delivery.seq).collect();
+    seqs.iter().copied().filter(|seq| !said.contains(seq)).collect()
+}
+
+/// Whether these are out of the way.
+async fn set_aside(connection: &Connection, seqs: &[i64]) -> bool {
+    if seqs.is_empty() {
+        return true;
+    }
+    let (mesh_id, member_id) = (connection.mesh.mesh_id, connection.session.member_id);
+    let (store, now) = (&connection.broker.store, connection.broker.clock.wall());
+    let recipient = member_id.as_uuid();
+    match store.deliveries_set_aside(mesh_id, recipient, seqs, NO_KEY, now).await {
+        Ok(moved) => {
+            tracing::error!(%mesh_id, %member_id, moved, "deliveries were set aside: {NO_KEY}");
+            true
+        }
+        Err(error) => {
+            tracing::warn!(error = error.chain(), "deliveries could not be set aside");
+            false
+        }
+    }
 }
 
 /// Acknowledgements are cumulative, so of those that wait only the last counts.
@@ -135,12 +170,9 @@ impl Window {
     }
 }
 
-/// A delivery as a frame; one that cannot be said is logged and kept in the store.
+/// A delivery as a frame; nothing for one that cannot be said, which stays in the store.
 pub(super) fn on_the_wire(delivery: Delivery) -> Option<frame::Delivery> {
-    let Ok(sender_pubkey) = Hex::parse(&delivery.sender_pubkey) else {
-        tracing::error!(seq = delivery.seq, "a delivery's sender has no key");
-        return None;
-    };
+    let sender_pubkey = Hex::parse(&delivery.sender_pubkey).ok()?;
     Some(frame::Delivery {
         seq: delivery.seq,
         broker_message_id: delivery.broker_message_id,

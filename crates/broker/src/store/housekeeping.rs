@@ -30,11 +30,13 @@ pub struct Report {
     pub delivery_without_history: u64,
     /// Mentions in nothing.
     pub mention_without_history: u64,
+    /// Deliveries that could not be said to their recipient.
+    pub delivery_set_aside: u64,
 }
 
 impl Report {
     /// What was looked for, by name, with what was found of it.
-    pub fn findings(&self) -> [(&'static str, u64); 7] {
+    pub fn findings(&self) -> [(&'static str, u64); 8] {
         [
             ("dedupe_without_message", self.dedupe_without_message),
             ("message_without_dedupe", self.message_without_dedupe),
@@ -43,6 +45,7 @@ impl Report {
             ("history_gaps", self.history_gaps),
             ("delivery_without_history", self.delivery_without_history),
             ("mention_without_history", self.mention_without_history),
+            ("delivery_set_aside", self.delivery_set_aside),
         ]
     }
 

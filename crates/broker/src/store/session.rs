@@ -8,6 +8,7 @@ use semel_core::status;
 use semel_store::StoreError;
 use semel_wire::features::ConnectionPolicy;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::{MemberStatus, Store};
 use crate::accept::Session;
@@ -384,6 +385,26 @@ impl Store {
         match self {
             Self::Sqlite(store) => store.deliveries_acked(mesh_id, session, seq, live_from).await,
             Self::Postgres(store) => store.deliveries_acked(mesh_id, session, seq, live_from).await,
+        }
+    }
+
+    /// These cannot be said to their recipient: they are kept for a person to look at, and no
+    /// acknowledgement ends them. Says how many.
+    pub async fn deliveries_set_aside(
+        &self,
+        mesh_id: MeshId,
+        recipient: Uuid,
+        seqs: &[i64],
+        reason: &'static str,
+        now: UnixMs,
+    ) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(store) => {
+                store.deliveries_set_aside(mesh_id, recipient, seqs, reason, now).await
+            }
+            Self::Postgres(store) => {
+                store.deliveries_set_aside(mesh_id, recipient, seqs, reason, now).await
+            }
         }
     }
 

@@ -117,3 +117,38 @@ async fn what_is_not_acknowledged_goes_out_again_by_the_timer() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_said_is_set_aside_and_no_acknowledgement_ends_it() {
+    for fixture in [support::sqlite().await, support::postgres().await] {
+        let served = serve_with(fixture, 1, false, Timings::default()).await;
+        let fixture = &served.fixture;
+        let mut sender = Daemon::welcomed(served.address, 0).await;
+        assert_eq!(sender.send(send_frame("unsaid", TOPIC, "hi")).await.status, 201);
+        // The key is gone, and comes back with what is sent later.
+        let lose = "UPDATE mesh.member_key SET status = 'rotated_out' WHERE key_id = 'key-0'";
+        assert_eq!(fixture.plant(lose).await, 1);
+        let mut receiver = Daemon::welcomed(served.address, 1).await;
+        while !fixture.waiting(1).await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let find = "UPDATE mesh.member_key SET status = 'current' WHERE key_id = 'key-0'";
+        assert_eq!(fixture.plant(find).await, 1);
+        assert_eq!(sender.send(send_frame("said", TOPIC, "hi")).await.status, 201);
+        let pushed = receiver.pushed().await.deliveries;
+        assert_eq!(pushed[0].client_message_id.as_str(), "said");
+        receiver.ack(pushed[0].seq).await;
+        while !fixture.waiting(1).await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let mesh = fixture.store.mesh_find("test").await.unwrap().unwrap();
+        let report = fixture.store.check(&mesh, support::NOW).await.unwrap();
+        assert_eq!(report.delivery_set_aside, 1);
+        assert!(!report.is_clean());
+        // It is kept for as long as its message.
+        let later = semel_core::clock::UnixMs(support::NOW.0 + 1);
+        assert_eq!(fixture.store.retention_sweep(mesh.mesh_id, later, 10).await.unwrap(), 2);
+        let report = fixture.store.check(&mesh, support::NOW).await.unwrap();
+        assert_eq!(report.delivery_set_aside, 0);
+    }
+}

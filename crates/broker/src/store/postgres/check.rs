@@ -122,6 +122,14 @@ statements! {
                  ORDER BY member_id, seq
                  LIMIT $4) AS page
          ORDER BY page.member_id, page.seq";
+
+    SET_ASIDE_PAGE = "
+        SELECT recipient, seq, TRUE
+          FROM mesh.delivery_set_aside
+         WHERE mesh_id = $1
+           AND (recipient, seq) > ($2, $3)
+         ORDER BY recipient, seq
+         LIMIT $4";
 }
 
 /// A page's rows, as a statement takes the number.
@@ -143,6 +151,8 @@ impl PostgresStore {
             self.check_numbers(DELIVERY_PAGE, mesh_id, &mut report).await?;
         report.mention_without_history =
             self.check_numbers(MENTION_PAGE, mesh_id, &mut report).await?;
+        report.delivery_set_aside =
+            self.check_numbers(SET_ASIDE_PAGE, mesh_id, &mut report).await?;
         Ok(report)
     }
 

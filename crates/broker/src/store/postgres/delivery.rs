@@ -48,6 +48,21 @@ statements! {
          WHERE mesh_id = $1
            AND recipient = $2
            AND seq <= $3";
+
+    SET_ASIDE = "
+        INSERT INTO mesh.delivery_set_aside (mesh_id, recipient, seq, reason, at)
+        SELECT mesh_id, recipient, seq, $4, $5
+          FROM mesh.delivery_queue
+         WHERE mesh_id = $1
+           AND recipient = $2
+           AND seq = ANY ($3)
+            ON CONFLICT DO NOTHING";
+
+    SET_ASIDE_END = "
+        DELETE FROM mesh.delivery_queue
+         WHERE mesh_id = $1
+           AND recipient = $2
+           AND seq = ANY ($3)";
 }
 
 impl PostgresStore {
@@ -71,6 +86,25 @@ impl PostgresStore {
         seq: i64,
     ) -> Result<u64, StoreError> {
         self.execute(DONE, &[&mesh_id.as_uuid(), &recipient, &seq]).await
+    }
+
+    pub(in crate::store) async fn deliveries_set_aside(
+        &self,
+        mesh_id: MeshId,
+        recipient: Uuid,
+        seqs: &[i64],
+        reason: &'static str,
+        now: UnixMs,
+    ) -> Result<u64, StoreError> {
+        let mesh = mesh_id.as_uuid();
+        let run = async || {
+            let tx = self.postgres.begin().await?;
+            let by: super::Parameters<'_> = &[&mesh, &recipient, &seqs, &reason, &now.0];
+            let moved = tx.execute(SET_ASIDE, by).await?;
+            tx.execute(SET_ASIDE_END, &[&mesh, &recipient, &seqs]).await?;
+            tx.commit().await.map(|()| moved)
+        };
+        self.postgres.retry(run).await
     }
 }
 

@@ -1,6 +1,6 @@
 //! The tables `session` and `retired_instance`: which connection speaks for a daemon (mesh.md §10).
-//! Accepts hold a shared lock on their row to the end; a raise updates it, and a replacement deletes
-//! it, and therefore they wait for them.
+//! Accepts hold a shared lock on their row to the end. A raise updates it and a replacement deletes
+//! it: both wait for them.
 //!
 //! Differs from sqlite: hellos of one member come one after the other because each locks the
 //! member first, and a member's end does too.

@@ -88,6 +88,14 @@ statements! {
                                         WHERE mesh_id = $1))
            AND seq BETWEEN $2 AND $3";
 
+    SET_ASIDE_DELETE = "
+        DELETE FROM mesh.delivery_set_aside
+         WHERE mesh_id = $1
+           AND recipient = ANY (ARRAY (SELECT member_id
+                                         FROM mesh.member
+                                        WHERE mesh_id = $1))
+           AND seq BETWEEN $2 AND $3";
+
     MENTIONS_DELETE = "
         DELETE FROM mesh.mention_index
          WHERE mesh_id = $1
@@ -133,6 +141,7 @@ impl PostgresStore {
         let history = tx.query(HISTORY_DELETE, &[&mesh, &messages]).await?;
         for (first, last) in runs(column(&history, 0)?) {
             tx.execute(DELIVERIES_DELETE, &[&mesh, &first, &last]).await?;
+            tx.execute(SET_ASIDE_DELETE, &[&mesh, &first, &last]).await?;
             tx.execute(MENTIONS_DELETE, &[&mesh, &first, &last]).await?;
         }
         tx.commit().await.map(|()| messages.len() as u64)

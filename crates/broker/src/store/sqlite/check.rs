@@ -123,6 +123,14 @@ statements! {
                  ORDER BY member_id, seq
                  LIMIT :limit) AS page
          ORDER BY page.member_id, page.seq";
+
+    SET_ASIDE_PAGE = "
+        SELECT recipient, seq, TRUE
+          FROM delivery_set_aside
+         WHERE mesh_id = :mesh_id
+           AND (recipient, seq) > (:who, :what)
+         ORDER BY recipient, seq
+         LIMIT :limit";
 }
 
 /// A page's rows, as a statement takes the number.
@@ -144,6 +152,8 @@ impl SqliteStore {
             self.check_numbers(DELIVERY_PAGE, mesh_id, &mut report).await?;
         report.mention_without_history =
             self.check_numbers(MENTION_PAGE, mesh_id, &mut report).await?;
+        report.delivery_set_aside =
+            self.check_numbers(SET_ASIDE_PAGE, mesh_id, &mut report).await?;
         Ok(report)
     }
 

@@ -48,6 +48,21 @@ statements! {
          WHERE mesh_id = :mesh_id
            AND recipient = :recipient
            AND seq <= :seq";
+
+    SET_ASIDE = "
+        INSERT INTO delivery_set_aside (mesh_id, recipient, seq, reason, at)
+        SELECT mesh_id, recipient, seq, :reason, :now
+          FROM delivery_queue
+         WHERE mesh_id = :mesh_id
+           AND recipient = :recipient
+           AND seq = :seq
+            ON CONFLICT DO NOTHING";
+
+    SET_ASIDE_END = "
+        DELETE FROM delivery_queue
+         WHERE mesh_id = :mesh_id
+           AND recipient = :recipient
+           AND seq = :seq";
 }
 
 impl SqliteStore {
@@ -77,6 +92,31 @@ impl SqliteStore {
         seq: i64,
     ) -> Result<u64, StoreError> {
         self.sqlite.write(move |tx| done_in_tx(tx, mesh_id, recipient, seq)).await
+    }
+
+    pub(in crate::store) async fn deliveries_set_aside(
+        &self,
+        mesh_id: MeshId,
+        recipient: Uuid,
+        seqs: &[i64],
+        reason: &'static str,
+        now: UnixMs,
+    ) -> Result<u64, StoreError> {
+        let seqs = seqs.to_vec();
+        let write = self.sqlite.write(move |tx| {
+            let mut moved = 0;
+            for seq in &seqs {
+                moved += tx.prepare_cached(SET_ASIDE)?.execute(named_params! {
+                    ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(), ":seq": seq,
+                    ":reason": reason, ":now": now.0,
+                })?;
+                tx.prepare_cached(SET_ASIDE_END)?.execute(named_params! {
+                    ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(), ":seq": seq,
+                })?;
+            }
+            Ok(moved)
+        });
+        write.await.map(|rows| rows as u64)
     }
 }
 

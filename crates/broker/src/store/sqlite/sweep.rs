@@ -79,6 +79,14 @@ statements! {
                               WHERE mesh_id = :mesh_id)
            AND seq BETWEEN :first AND :last";
 
+    SET_ASIDE_DELETE = "
+        DELETE FROM delivery_set_aside
+         WHERE mesh_id = :mesh_id
+           AND recipient IN (SELECT member_id
+                               FROM member
+                              WHERE mesh_id = :mesh_id)
+           AND seq BETWEEN :first AND :last";
+
     MENTIONS_DELETE = "
         DELETE FROM mention_index
          WHERE mesh_id = :mesh_id
@@ -148,6 +156,7 @@ fn retention_in_tx(
     for (first, last) in runs(seqs) {
         let by = named_params! {":mesh_id": mesh, ":first": first, ":last": last};
         tx.prepare_cached(DELIVERIES_DELETE)?.execute(by)?;
+        tx.prepare_cached(SET_ASIDE_DELETE)?.execute(by)?;
         tx.prepare_cached(MENTIONS_DELETE)?.execute(by)?;
     }
     Ok(doomed.len() as u64)
