@@ -279,6 +279,54 @@ async fn statements_per_batch_do_not_depend_on_its_size() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hello_waits_for_the_accepts_of_the_old_session() {
+    let hello = async |f: Arc<Fixture>| {
+        let session = f.hello(0).await;
+        assert!(session.epoch > f.sessions[0].epoch);
+    };
+    waits_for_accepts(hello).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_the_place_of_another_waits_for_its_accepts() {
+    let hello = async |f: Arc<Fixture>| {
+        let greeted = f.store.hello(&f.new_session(0, 50)).await.unwrap();
+        assert!(matches!(greeted, Greeted::Welcome { .. }), "{greeted:?}");
+        let verdict = f.accept_one(f.item(0, "late", TOPIC, "hi")).await;
+        assert_eq!(verdict, Verdict::Stale);
+    };
+    waits_for_accepts(hello).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_retires_another_waits_for_its_accepts() {
+    let hello = async |f: Arc<Fixture>| {
+        let sql = "UPDATE mesh.mesh SET clone_concurrency_policy = 'allow_concurrent'";
+        assert_eq!(f.plant(sql).await, 1);
+        let mut new = f.new_session(0, 50);
+        new.retire = vec![f.sessions[0].instance_id];
+        let greeted = f.store.hello(&new).await.unwrap();
+        assert!(matches!(greeted, Greeted::Welcome { .. }), "{greeted:?}");
+        let verdict = f.accept_one(f.item(0, "late", TOPIC, "hi")).await;
+        assert_eq!(verdict, Verdict::Stale);
+    };
+    waits_for_accepts(hello).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_members_end_waits_for_its_accepts() {
+    let end = async |f: Arc<Fixture>| {
+        let (member_id, revoked) = (f.members[0], MemberStatus::Revoked);
+        assert!(f.store.member_end(f.mesh_id, member_id, revoked, f.audited()).await.unwrap());
+        let verdict = f.accept_one(f.item(0, "late", TOPIC, "hi")).await;
+        assert_eq!(verdict, Verdict::Stale);
+    };
+    waits_for_accepts(end).await;
+}
+
+async fn waits_for_accepts<Ending>(ending: impl FnOnce(Arc<Fixture>) -> Ending)
+where
+    Ending: Future<Output = ()> + Send + 'static,
+{
     let f = Arc::new(support::postgres().await);
     // An accept in the middle of its transaction: it holds the session's row.
     let address = f.address.clone().unwrap();
@@ -287,10 +335,7 @@ async fn a_hello_waits_for_the_accepts_of_the_old_session() {
     tokio::spawn(connection);
     let lock = "BEGIN; SELECT 1 FROM mesh.session FOR SHARE";
     client.batch_execute(lock).await.unwrap();
-    let mut hello = tokio::spawn({
-        let f = Arc::clone(&f);
-        async move { f.hello(0).await }
-    });
+    let hello = tokio::spawn(ending(Arc::clone(&f)));
     // It is seen to wait in the server, not guessed by time.
     let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
     while client.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 0 {
@@ -298,8 +343,7 @@ async fn a_hello_waits_for_the_accepts_of_the_old_session() {
         tokio::task::yield_now().await;
     }
     client.batch_execute("COMMIT").await.unwrap();
-    let session = (&mut hello).await.unwrap();
-    assert!(session.epoch > f.sessions[0].epoch);
+    hello.await.unwrap();
 }
 
 /// A batch that repeats an id is cut into two transactions. When the second one fails, the first

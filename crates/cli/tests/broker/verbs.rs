@@ -49,8 +49,18 @@ async fn from_nothing(store: &str) {
         other => panic!("{other:?}"),
     }
     assert!(run(&["check"]).starts_with("test: "), "the check speaks of the mesh");
-    assert_eq!(run(&["sweep"]), "ids forgotten 0, messages deleted 0");
+    assert_eq!(run(&["sweep"]), "ids forgotten 0, messages deleted 0, audit events deleted 0");
+    assert_eq!(run(&["audit", "test"]), "");
     run(&["member", "revoke", "test", &member]);
+    if store.starts_with("postgres") {
+        // The running broker is told at once; with a file its heartbeat finds out.
+        assert!(matches!(brien.next().await, Some(FromBroker::MemberRevoked(_))));
+    }
+    let audit: serde_json::Value =
+        serde_json::from_str(&run(&["audit", "test", "--json"])).unwrap();
+    assert_eq!(audit["kind"], "member_revoked");
+    assert_eq!(audit["detail"]["member_id"], member.as_str());
+    assert!(run(&["audit", "test"]).contains(" member_revoked {"));
     drop(brien);
     assert!(Daemon::connect(&broker.url, 2).await.is_none(), "it was thrown out");
     drop(ada);
