@@ -121,7 +121,7 @@ async fn what_is_not_acknowledged_goes_out_again_by_the_timer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_said_is_set_aside_and_no_acknowledgement_ends_it() {
     for fixture in [support::sqlite().await, support::postgres().await] {
-        let served = serve_with(fixture, 1, false, Timings::default()).await;
+        let served = serve_timed(fixture, 1, false, Timings::default()).await;
         let fixture = &served.fixture;
         let mut sender = Daemon::welcomed(served.address, 0).await;
         assert_eq!(sender.send(send_frame("unsaid", TOPIC, "hi")).await.status, 201);
