@@ -164,6 +164,12 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 /// A daemon of which no broker has said so for so long is not connected.
 pub const GHOST_AFTER: Duration = Duration::from_secs(45);
 
+/// Connections whose heartbeats share one transaction.
+pub const HEARTBEATS_MAX: usize = 1000;
+
+/// The pause after a look at sessions: what is touched meanwhile shares the next one.
+pub const SESSIONS_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Ghosts that one tick forgets.
 pub const GHOSTS_SWEEP_MAX: i64 = 1000;
 

@@ -20,7 +20,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::accept::Session;
 use crate::connection::Broker;
 use crate::hub::Ending;
-use crate::limits::{GHOSTS_SWEEP_MAX, HINT_INTERVAL, ROSTER_ROWS_MAX, SESSION_MESHES_AT_ONCE};
+use crate::limits::{
+    GHOSTS_SWEEP_MAX, HEARTBEATS_MAX, ROSTER_ROWS_MAX, SESSION_MESHES_AT_ONCE, SESSIONS_INTERVAL,
+};
 use crate::meshes::Meshes;
 use crate::store::{Live, Standing};
 
@@ -66,7 +68,7 @@ pub async fn run(broker: Arc<Broker>, mut stop: oneshot::Receiver<()>) {
         match why {
             Why::Tick => warn(tick(&broker).await),
             // What is touched meanwhile shares the next look.
-            Why::Touched => sleep(HINT_INTERVAL).await,
+            Why::Touched => sleep(SESSIONS_INTERVAL).await,
         }
     }
 }
@@ -112,6 +114,13 @@ async fn look_at(broker: &Broker, mesh_id: MeshId, why: Why) -> Result<(), Store
 
 /// A heartbeat for these connections. Those that do not speak for their daemons end.
 async fn beat(broker: &Broker, mesh_id: MeshId, live: &[Live]) -> Result<(), StoreError> {
+    for live in live.chunks(HEARTBEATS_MAX) {
+        beat_once(broker, mesh_id, live).await?;
+    }
+    Ok(())
+}
+
+async fn beat_once(broker: &Broker, mesh_id: MeshId, live: &[Live]) -> Result<(), StoreError> {
     let now = broker.clock.wall();
     let beat = broker.store.heartbeat(mesh_id, broker.broker_id, live, now).await?;
     if !broker.life.goes_on(&beat.store_epoch) {

@@ -143,6 +143,16 @@ where
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
+/// Waits until it is so.
+pub(crate) async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("it comes to be so");
+}
+
 fn uuid_bytes(uuid: uuid::Uuid) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..16].copy_from_slice(uuid.as_bytes());

@@ -34,6 +34,7 @@ async fn ten_thousand_reconnects_leave_nothing_behind() {
     assert_eq!(served.hub.connections(), DAEMONS);
     let mut expected = before;
     expected.insert("session".to_owned(), DAEMONS);
+    expected.insert("presence".to_owned(), DAEMONS);
     assert_eq!(rows(&served), expected, "no table grows by coming and going");
     drop(live);
     until(&served, "cm_broker_connections 0").await;

@@ -13,7 +13,7 @@ use semel_wire::features::{ConnectionPolicy, Feature, accept};
 use semel_wire::frame::{FeatureNegotiationRequest, FromBroker, FromDaemon, Hello};
 use uuid::Uuid;
 
-use crate::client::{Closed, Daemon, Served, send_frame, serve_as, serve_timed};
+use crate::client::{Closed, Daemon, Served, send_frame, serve_as, serve_timed, until};
 use crate::support::{self, Fixture, NOW};
 
 const TOPIC: (&str, &str) = ("topic", "builds");
@@ -24,6 +24,9 @@ pub(crate) const QUICK: Timings = Timings {
     ghost_after: GHOST_AFTER,
     redeliver_after: Duration::from_secs(30),
 };
+
+/// Nothing is found out by waiting.
+const NO_HEARTBEAT: Timings = Timings { heartbeat: Duration::from_secs(3600), ..QUICK };
 
 /// Two doors to one store: two brokers on PostgreSQL, the same broker twice on SQLite.
 struct Doors {
@@ -39,14 +42,14 @@ impl Doors {
         // The fixture's own sessions are nobody's.
         fixture.plant("DELETE FROM mesh.presence").await;
         let other = match &fixture.store {
-            Store::Postgres(_) => Some(serve_as(fixture.elsewhere().await, 2, true).await),
+            Store::Postgres(_) => {
+                Some(serve_timed(fixture.elsewhere().await, 2, true, NO_HEARTBEAT).await)
+            }
             Store::Sqlite(_) => None,
         };
-        let one = serve_as(fixture, 1, other.is_some()).await;
+        let one = serve_timed(fixture, 1, other.is_some(), NO_HEARTBEAT).await;
         for served in other.iter().chain(other.is_some().then_some(&one)) {
-            while served.hints.as_ref().unwrap().counts().connects == 0 {
-                tokio::task::yield_now().await;
-            }
+            until(async || served.hints.as_ref().unwrap().counts().connects > 0).await;
         }
         Self { one, other }
     }
@@ -145,15 +148,13 @@ async fn who_is_gone_is_not_preferred() {
         let doors = Doors::open(fixture, ConnectionPolicy::PreferOldest).await;
         let (first, _) = welcome(&doors.one, 0, 1).await;
         drop(first);
-        while doors.one.hub.connections() > 0 {
-            tokio::task::yield_now().await;
-        }
+        until(async || doors.one.hub.connections() == 0).await;
         // Its end may still be on its way to the store.
         let welcomed = async || {
             let newcomer = |hello: &mut Hello| hello.instance_id = instance(2);
             hello(doors.other(), 0, newcomer).await.2.is_ok()
         };
-        while !welcomed().await {}
+        until(welcomed).await;
     }
 }
 
@@ -206,13 +207,11 @@ async fn acked(fixture: &Fixture, member: usize, id: u128, seq: i64) {
         ),
     };
     assert!(member < fixture.members.len());
-    while fixture.plant(&sql).await == 0 {}
+    until(async || fixture.plant(&sql).await == 1).await;
 }
 
 async fn until_waiting(fixture: &Fixture, member: usize, wanted: &[i64]) {
-    while fixture.waiting(member).await != wanted {
-        tokio::task::yield_now().await;
-    }
+    until(async || fixture.waiting(member).await == wanted).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
