@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::accept::Session;
 use crate::hints::Hints;
+use crate::http::AdminToken;
 use crate::hub::{Ending, Hub, Registration};
 use crate::life::StoreLife;
 use crate::limits::{OUTBOUND_MAX, PING_INTERVAL, SILENCE_MAX, Timings, WRITE_TIMEOUT};
@@ -51,7 +52,7 @@ pub struct Broker {
     pub clock: Arc<dyn Clock>,
     /// New ids.
     pub mint: Arc<IdMint>,
-    /// Challenges.
+    /// Challenges, and tokens of invites.
     pub nonces: Nonces,
     /// How other brokers of the store are told, if it can have any.
     pub hints: Option<Hints>,
@@ -61,6 +62,8 @@ pub struct Broker {
     pub life: StoreLife,
     /// How long things take.
     pub timings: Timings,
+    /// Who shows it is the operator; nobody is without one.
+    pub admin_token: Option<AdminToken>,
 }
 
 /// A connection that has shown who it is.

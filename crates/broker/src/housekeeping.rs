@@ -1,5 +1,5 @@
-//! What a broker does at night (mesh.md §7): forgets ids that have expired, deletes messages that
-//! are too old, and looks whether every message has all of its effects.
+//! What a broker does at night (mesh.md §7): forgets ids, invites and nonces that have expired,
+//! deletes messages that are too old, and looks whether every message has all of its effects.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::limits::{
     AUDIT_RETENTION, AUDIT_SWEEP_MAX, DAY, DEDUPE_SWEEP_MAX, HOUSEKEEPING_DELAY,
-    HOUSEKEEPING_INTERVAL, RETENTION_SWEEP_MAX, SWEEP_ROUNDS_MAX,
+    HOUSEKEEPING_INTERVAL, REQUEST_SWEEP_MAX, RETENTION_SWEEP_MAX, SWEEP_ROUNDS_MAX,
 };
 use crate::metrics::Metrics;
 use crate::store::{Mesh, Report, Store};
@@ -91,6 +91,12 @@ pub async fn sweep_once(
     let events = rounds(AUDIT_SWEEP_MAX, |limit| store.audit_sweep(older_than, limit)).await?;
     report.audit_events += events.rows;
     report.unfinished += events.unfinished;
+    for swept in [
+        rounds(REQUEST_SWEEP_MAX, |limit| store.invite_sweep(now, limit)).await?,
+        rounds(REQUEST_SWEEP_MAX, |limit| store.nonce_sweep(now, limit)).await?,
+    ] {
+        report.unfinished += swept.unfinished;
+    }
     for mesh in meshes {
         let older_than = now.saturating_sub(DAY * mesh.message_retention_days);
         let sweep = |limit| store.retention_sweep(mesh.mesh_id, older_than, limit);

@@ -4,13 +4,15 @@
 //! ([`limiter`]), how sends become batches ([`pipeline`]), who is connected ([`hub`]), how
 //! brokers hear of each other's commits ([`hints`]), what a connection says ([`connection`]), which
 //! of them still may ([`sessions`]) and in which life of the store ([`life`]), who is there
-//! ([`roster`]), how it all is reached ([`server`]), what is done at night ([`housekeeping`]), and
+//! ([`roster`]), how it all is reached ([`server`]), what members and
+//! operators ask over HTTP ([`http`]), what is done at night ([`housekeeping`]), and
 //! what an operator sees of it all ([`metrics`]).
 
 pub mod accept;
 pub mod connection;
 pub mod hints;
 pub mod housekeeping;
+pub mod http;
 pub mod hub;
 pub mod life;
 pub mod limiter;

@@ -127,6 +127,46 @@ pub const METRIC_MESHES_MAX: usize = 1000;
 /// Dedupe rows that one sweep deletes.
 pub const DEDUPE_SWEEP_MAX: i64 = 1000;
 
+/// Dedupe rows whose life is made longer in one transaction.
+pub const DEDUPE_EXTEND_MAX: i64 = 1000;
+
+/// Invites and nonces that one sweep deletes.
+pub const REQUEST_SWEEP_MAX: i64 = 1000;
+
+/// Nonces that are over and go along with each new one, so that the table keeps to its window.
+pub const NONCES_OVER_MAX: i64 = 4;
+
+/// Topics of one mesh.
+pub const TOPICS_MAX: i64 = 10_000;
+
+/// Work queues of one mesh.
+pub const QUEUES_MAX: i64 = 10_000;
+
+/// Invites of one mesh that have not ended.
+pub const INVITES_MAX: i64 = 1000;
+
+/// Session epochs that a restored store skips: more than were given out since its backup.
+pub const EPOCHS_SKIPPED: i64 = 1_000_000;
+
+/// How long a nonce is remembered after the time that was signed with it: twice as far as clocks
+/// may differ, so that brokers whose clocks differ agree.
+pub const NONCE_LIFE: Duration = Duration::from_secs(10 * 60);
+
+/// Bytes of a request's body.
+pub const REQUEST_BODY_BYTES_MAX: usize = 64 << 10;
+
+/// How long a request's body may take to arrive.
+pub const REQUEST_BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a request waits for its answer; what was begun goes on.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Requests under way at once.
+pub const REQUESTS_MAX: usize = 256;
+
+/// Bytes of message bodies in one answer from history; one message always fits.
+pub const HISTORY_ANSWER_BYTES_MAX: usize = 1 << 20;
+
 /// Messages that one sweep deletes. Each takes its deliveries along, so it is fewer.
 pub const RETENTION_SWEEP_MAX: i64 = 256;
 

@@ -278,6 +278,7 @@ mod tests {
             mesh_id: UuidId::new(Uuid::from_u128(number as u128)),
             slug: format!("mesh-{number}"),
             dedupe: DedupeMode::Permanent,
+            dedupe_known_since: semel_core::clock::UnixMs(0),
             rate_limit: 1,
             rate_window_ms: 1,
             inline_bytes: 1,

@@ -54,7 +54,7 @@ pub enum Answer {
 
 /// A send on its way.
 struct Waiting {
-    /// As the connection that it came over knows it.
+    /// The rules that its connection was told: a lane outlives a change of them.
     mesh: Arc<Mesh>,
     item: AcceptItem,
     enqueued_at: UnixMs,
@@ -229,7 +229,7 @@ impl Shared {
                 unknown.push(waiting);
                 continue;
             };
-            let too_old = waiting.mesh.dedupe.too_old(waiting.enqueued_at, now);
+            let too_old = waiting.mesh.too_old(waiting.enqueued_at, now);
             let answer = match (Claim::held(&held, &waiting.item.fingerprint), too_old) {
                 // This request may have been accepted and forgotten before the other one came.
                 (Claim::HeldDiffers, true) => Answer::Refused(Code::KeyTooOldToJudge),
@@ -250,7 +250,7 @@ impl Shared {
     ) -> (Waiting, Result<limiter::Verdict, Answer>) {
         let (item, mesh) = (&waiting.item, &waiting.mesh);
         let too_large = item.envelope.body().len() > mesh.inline_bytes as usize;
-        let checked = if mesh.dedupe.too_old(waiting.enqueued_at, now) {
+        let checked = if mesh.too_old(waiting.enqueued_at, now) {
             Err(Answer::Refused(Code::KeyTooOldToJudge))
         } else if too_large {
             Err(Answer::Refused(Code::PayloadTooLarge))

@@ -28,7 +28,7 @@ use crate::limits::{
     ACCEPT_RETRY, CONNECTIONS_MAX, DRAIN_ASK_AGAIN, DRAIN_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT,
     TLS_HANDSHAKE_TIMEOUT,
 };
-use crate::{metrics, sessions};
+use crate::{http, metrics, sessions};
 
 /// The subprotocol of docs/protocol.md.
 pub const SUBPROTOCOL: &str = "semel.v1";
@@ -90,7 +90,8 @@ pub async fn serve_with(
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(scrape))
-        .with_state(door);
+        .with_state(door)
+        .merge(http::router(Arc::clone(&broker)));
     // Its sender goes with this future, and the task with it.
     let (_serving, ended) = tokio::sync::oneshot::channel();
     drop(tokio::spawn(sessions::run(Arc::clone(&broker), ended)));

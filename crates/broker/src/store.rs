@@ -1,6 +1,7 @@
 //! Where a broker keeps its meshes: one set of operations, two databases. One method is one
 //! transaction. `sqlite/` and `postgres/` have the same files in the same order.
 
+mod directory;
 mod housekeeping;
 mod postgres;
 mod session;
@@ -10,21 +11,23 @@ use std::sync::Arc;
 
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, DestinationKind, Priority};
-use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, MeshId, QueueId};
-use semel_core::status;
+use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, MeshId};
 use semel_store::StoreError;
-use semel_wire::features::ConnectionPolicy;
 use semel_wire::limits::{FRAME_OVERHEAD_BYTES, message_bytes_max};
 use uuid::Uuid;
 
-use crate::accept::{AcceptBatch, DedupeMode, Held, Verdict};
+use crate::accept::{AcceptBatch, Held, Verdict};
 
+pub use directory::{
+    Admitted, Ended, Join, Joined, Made, Member, MemberStatus, Mesh, MeshChange, NewInvite,
+    NewMember, NewRequest, Role,
+};
 pub use housekeeping::Report;
 pub use postgres::PostgresStore;
 pub use session::{
     AuditEvent, AuditKind, Audited, Beat, Greeted, Live, NewSession, Present, Standing,
 };
-pub use sqlite::SqliteStore;
+pub use sqlite::{Existing, RestoreError, SqliteStore};
 
 /// Either database.
 #[derive(Clone)]
@@ -33,66 +36,6 @@ pub enum Store {
     Sqlite(Arc<SqliteStore>),
     /// Many brokers.
     Postgres(PostgresStore),
-}
-
-/// A mesh and its policies.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mesh {
-    /// Its key.
-    pub mesh_id: MeshId,
-    /// Its name.
-    pub slug: String,
-    /// What happens when a member connects twice.
-    pub connection_policy: ConnectionPolicy,
-    /// How long ids are remembered.
-    pub dedupe: DedupeMode,
-    /// Messages that a member may send per window.
-    pub rate_limit: u32,
-    /// The window.
-    pub rate_window_ms: u32,
-    /// Bytes of a body that travels in a frame.
-    pub inline_bytes: u32,
-    /// Bytes of a file.
-    pub blob_bytes: u64,
-    /// How long messages are kept, delivered or not.
-    pub message_retention_days: u32,
-}
-
-status! {
-    /// Whether a member may take part.
-    pub enum MemberStatus {
-        /// It may.
-        Active = "active",
-        /// Its owner has thrown it out.
-        Revoked = "revoked",
-        /// It has gone by itself.
-        Left = "left",
-    }
-}
-
-status! {
-    /// What a member may do.
-    pub enum Role {
-        /// Everything.
-        Owner = "owner",
-        /// Send and receive.
-        Member = "member",
-    }
-}
-
-/// Somebody who joins.
-#[derive(Debug, Clone)]
-pub struct NewMember {
-    /// Its key.
-    pub member_id: MemberId,
-    /// What others call it.
-    pub name: String,
-    /// What it may do.
-    pub role: Role,
-    /// Names its key.
-    pub key_id: String,
-    /// Its public key, in hex.
-    pub pubkey: String,
 }
 
 /// What an accept transaction did.
@@ -175,104 +118,6 @@ impl Store {
         match self {
             Self::Sqlite(store) => store.store_epoch().await,
             Self::Postgres(store) => store.store_epoch().await,
-        }
-    }
-
-    /// Makes a mesh with its owner. `false` when the slug is taken.
-    pub async fn mesh_create(
-        &self,
-        mesh_id: MeshId,
-        slug: &str,
-        owner: &NewMember,
-        now: UnixMs,
-    ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.mesh_create(mesh_id, slug, owner, now).await,
-            Self::Postgres(store) => store.mesh_create(mesh_id, slug, owner, now).await,
-        }
-    }
-
-    /// The mesh of that name.
-    pub async fn mesh_find(&self, slug: &str) -> Result<Option<Mesh>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.mesh_find(slug).await,
-            Self::Postgres(store) => store.mesh_find(slug).await,
-        }
-    }
-
-    /// Every mesh, by name.
-    pub async fn mesh_list(&self) -> Result<Vec<Mesh>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.mesh_list().await,
-            Self::Postgres(store) => store.mesh_list().await,
-        }
-    }
-
-    /// Lets somebody in.
-    pub async fn member_add(
-        &self,
-        mesh_id: MeshId,
-        member: &NewMember,
-        now: UnixMs,
-    ) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.member_add(mesh_id, member, now).await,
-            Self::Postgres(store) => store.member_add(mesh_id, member, now).await,
-        }
-    }
-
-    /// Throws a member out, or lets it go, with its keys and sessions. `false` when there is no
-    /// such active member.
-    pub async fn member_end(
-        &self,
-        mesh_id: MeshId,
-        member_id: MemberId,
-        status: MemberStatus,
-        audited: Audited,
-    ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.member_end(mesh_id, member_id, status, audited).await,
-            Self::Postgres(store) => store.member_end(mesh_id, member_id, status, audited).await,
-        }
-    }
-
-    /// Makes a topic, unless it is there.
-    pub async fn topic_create(
-        &self,
-        mesh_id: MeshId,
-        name: &str,
-        now: UnixMs,
-    ) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.topic_create(mesh_id, name, now).await,
-            Self::Postgres(store) => store.topic_create(mesh_id, name, now).await,
-        }
-    }
-
-    /// Subscribes a member, unless it is. `false` when there is no such topic.
-    pub async fn topic_subscribe(
-        &self,
-        mesh_id: MeshId,
-        name: &str,
-        member_id: MemberId,
-    ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.topic_subscribe(mesh_id, name, member_id).await,
-            Self::Postgres(store) => store.topic_subscribe(mesh_id, name, member_id).await,
-        }
-    }
-
-    /// Makes a work queue, unless it is there.
-    pub async fn queue_create(
-        &self,
-        mesh_id: MeshId,
-        name: &str,
-        queue_id: QueueId,
-        now: UnixMs,
-    ) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.queue_create(mesh_id, name, queue_id, now).await,
-            Self::Postgres(store) => store.queue_create(mesh_id, name, queue_id, now).await,
         }
     }
 
@@ -479,20 +324,5 @@ impl RawDelivery {
             body_commitment: self.body_commitment,
             accepted_at: self.accepted_at,
         })
-    }
-}
-
-impl DedupeMode {
-    /// Reads a mesh's two columns.
-    fn read(slug: &str, mode: &str, days: i64) -> Result<Self, StoreError> {
-        match (mode, u32::try_from(days)) {
-            ("permanent", _) => Ok(Self::Permanent),
-            ("retention_scoped", Ok(days)) => Ok(Self::RetentionScoped { days }),
-            _ => Err(StoreError::Corrupt {
-                table: "mesh",
-                id: slug.to_owned(),
-                what: format!("dedupe mode {mode:?} of {days} days"),
-            }),
-        }
     }
 }

@@ -1,9 +1,15 @@
 //! `semel broker`: run one, or look after its store.
 
-mod admin;
+mod backup;
+mod invite;
+mod member;
+mod mesh;
 mod serve;
 mod target;
 mod tls;
+mod token;
+mod topic;
+mod upkeep;
 
 use clap::Subcommand;
 
@@ -24,21 +30,29 @@ enum Command {
     /// Forget expired ids and delete messages that are too old, now
     Sweep(target::Target),
     /// Look whether every message has all of its effects; exit 1 if not
-    Check(admin::CheckArguments),
+    Check(upkeep::CheckArguments),
     /// List what has happened to a mesh's members and daemons, the latest first
-    Audit(admin::AuditArguments),
-    /// Make or show meshes
+    Audit(upkeep::AuditArguments),
+    /// Make, show and change meshes
     #[command(subcommand)]
-    Mesh(admin::MeshCommand),
+    Mesh(mesh::MeshCommand),
     /// Let members in, or throw them out
     #[command(subcommand)]
-    Member(admin::MemberCommand),
+    Member(member::MemberCommand),
     /// Make topics and subscribe members
     #[command(subcommand)]
-    Topic(admin::TopicCommand),
+    Topic(topic::TopicCommand),
     /// Make work queues
     #[command(subcommand)]
-    Queue(admin::QueueCommand),
+    Queue(topic::QueueCommand),
+    /// Print a link that lets somebody join a mesh
+    Invite(invite::Arguments),
+    /// Copy an SQLite store to a file, while it is served
+    Backup(backup::BackupArguments),
+    /// Put a backup where the store is, as another life of it
+    Restore(backup::RestoreArguments),
+    /// Give a PostgreSQL database that was restored by its own tools a new epoch
+    NewEpoch(target::Target),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -48,13 +62,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         match &arguments.command {
             Command::Serve(arguments) => serve::run(arguments).await,
             Command::Migrate(target) => target.open().await.map(drop),
-            Command::Sweep(target) => admin::sweep(target).await,
-            Command::Check(arguments) => admin::check(arguments).await,
-            Command::Audit(arguments) => admin::audit(arguments).await,
-            Command::Mesh(command) => admin::mesh(command).await,
-            Command::Member(command) => admin::member(command).await,
-            Command::Topic(command) => admin::topic(command).await,
-            Command::Queue(command) => admin::queue(command).await,
+            Command::Sweep(target) => upkeep::sweep(target).await,
+            Command::Check(arguments) => upkeep::check(arguments).await,
+            Command::Audit(arguments) => upkeep::audit(arguments).await,
+            Command::Mesh(command) => mesh::run(command).await,
+            Command::Member(command) => member::run(command).await,
+            Command::Topic(command) => topic::topic(command).await,
+            Command::Queue(command) => topic::queue(command).await,
+            Command::Invite(arguments) => invite::run(arguments).await,
+            Command::Backup(arguments) => backup::backup(arguments).await,
+            Command::Restore(arguments) => backup::restore(arguments).await,
+            Command::NewEpoch(target) => backup::new_epoch(target).await,
         }
     })
 }

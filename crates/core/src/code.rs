@@ -82,6 +82,25 @@ codes! {
     RecipientNotFound              "recipient_not_found"                   404 Never;
     QueueNotFound                  "queue_not_found"                       404 Never;
     StoreUnavailable               "store_unavailable"                     503 SameId;
+    // The broker's HTTP API (docs/http.md).
+    NotFound                       "not_found"                             404 Never;
+    MethodNotAllowed               "method_not_allowed"                    405 Never;
+    RequestTimeout                 "request_timeout"                       408 SameId;
+    Overloaded                     "overloaded"                            503 SameId;
+    OutcomeUnknown                 "outcome_unknown"                       503 SameId;
+    Unauthorised                   "unauthorised"                          401 Never;
+    ClockSkew                      "clock_skew"                            401 Never;
+    NonceReused                    "nonce_reused"                          401 Never;
+    AdminDisabled                  "admin_disabled"                        403 Never;
+    OwnerNeeded                    "owner_needed"                          403 Never;
+    InviteInvalid                  "invite_invalid"                        403 Never;
+    MeshExists                     "mesh_exists"                           409 Never;
+    MeshNotFound                   "mesh_not_found"                        404 Never;
+    MemberNotFound                 "member_not_found"                      404 Never;
+    LastOwner                      "last_owner"                            409 Never;
+    AlreadyMember                  "already_member"                        409 Never;
+    KeyIdTaken                     "key_id_taken"                          409 Never;
+    TooMany                        "too_many"                              409 Never;
     // Refusals to start: no HTTP answer carries them while the cause lasts.
     FeatureParamBelowFloor         "feature_param_below_floor"             503 Never;
     OutboxMaxAgeInvalid            "outbox_max_age_invalid"                503 Never;

@@ -26,3 +26,4 @@ pub mod code;
 pub mod hex;
 pub mod limits;
 pub mod refusal;
+pub mod rfc3339;

@@ -157,6 +157,13 @@ pub enum OpenError {
         source: std::io::Error,
     },
 
+    /// The database is being replaced, or that was stopped half-way.
+    #[error("{} is being restored; if no restore is running, run it again", path.display())]
+    Replacing {
+        /// Which file.
+        path: PathBuf,
+    },
+
     /// A setting that durability rests on could not be had.
     #[error("{setting} is {found}, {needed} is needed")]
     Unfit {

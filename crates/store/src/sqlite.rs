@@ -7,6 +7,7 @@
 mod group;
 mod job;
 mod lane;
+mod lock;
 mod open;
 mod queue;
 mod writer;
@@ -21,6 +22,7 @@ use crate::migration::MigrationSet;
 use crate::{OpenError, StoreError, limits};
 pub use job::Tx;
 use lane::Lane;
+pub use lock::Alone;
 use writer::Writer;
 
 /// Called on the writer's thread when a COMMIT's outcome is unknown, before anybody is answered.
@@ -95,6 +97,8 @@ pub struct Sqlite {
     writer: Writer,
     readers: Lane,
     maintenance: Lane,
+    /// Nobody replaces the file while it is open.
+    _lock: std::fs::File,
 }
 
 impl Sqlite {
@@ -103,6 +107,7 @@ impl Sqlite {
     /// Blocks: call it before serving, or on a blocking thread.
     pub fn open(options: &SqliteOptions) -> Result<Self, OpenError> {
         let path = &options.path;
+        let lock = lock::share(path)?;
         let last_stop = open::last_stop(path);
         let connection = open::writer(options)?;
         let failed = |source| OpenError::Sqlite { path: path.clone(), source };
@@ -117,6 +122,7 @@ impl Sqlite {
             readers: Lane::start("sqlite-read", readers, lane::Style::Snapshot).map_err(threads)?,
             maintenance: Lane::start("sqlite-upkeep", vec![maintenance], lane::Style::Bare)
                 .map_err(threads)?,
+            _lock: lock,
         })
     }
 

@@ -51,6 +51,16 @@ impl Fields {
         value.map(T::read).transpose().map_err(|refusal| under(name, refusal))
     }
 
+    /// A field that must be there, and is `null` where there is nothing to say: answers over HTTP
+    /// have the same fields always.
+    pub(crate) fn take_nullable<T: Field>(&mut self, name: &str) -> Result<Option<T>, Refusal> {
+        match self.0.remove(name) {
+            None => Err(missing(name)),
+            Some(Value::Null) => Ok(None),
+            Some(value) => T::read(value).map(Some).map_err(|refusal| under(name, refusal)),
+        }
+    }
+
     /// 1 to `bytes_max` bytes without control characters.
     pub(crate) fn name(&mut self, name: &str, bytes_max: usize) -> Result<String, Refusal> {
         self.optional_name(name, bytes_max)?.ok_or_else(|| missing(name))
@@ -187,6 +197,14 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// See [`Fields::take_nullable`].
+    pub(crate) fn put_nullable<T: Field>(&mut self, name: &str, value: Option<&T>) {
+        match value {
+            Some(value) => self.put(name, value),
+            None => self.key(name).push_str("null"),
+        }
+    }
+
     pub(crate) fn put_list<T: Field>(&mut self, name: &str, items: &[T]) {
         let out = self.key(name);
         out.push('[');
@@ -220,7 +238,7 @@ fn missing(name: &str) -> Refusal {
     under(name, Refusal::new(Code::MissingField, format!("{name} is needed")))
 }
 
-fn check_name(text: String, bytes_max: usize) -> Result<String, Refusal> {
+pub(crate) fn check_name(text: String, bytes_max: usize) -> Result<String, Refusal> {
     if text.is_empty() || text.len() > bytes_max || text.chars().any(char::is_control) {
         let detail = format!("must be 1 to {bytes_max} bytes without control characters");
         return Err(Refusal::new(Code::InvalidField, detail));

@@ -3,11 +3,16 @@
 //! field can have, and a refusal names the field by JSON pointer. Nothing here waits or does I/O.
 //!
 //! Reading order: the two directions ([`frame`]), what a broker offers ([`features`]), how a
-//! conversation ends ([`close`]), what a frame may cost ([`limits`]).
+//! conversation ends ([`close`]), what a frame may cost ([`limits`]); and beside frames, the bodies
+//! of the broker's HTTP API ([`http`], [`path`]) and the link of an invite ([`link`]).
 
 mod codec;
 
 pub mod frame;
+
+pub mod http;
+pub mod link;
+pub mod path;
 
 pub mod close;
 pub mod features;

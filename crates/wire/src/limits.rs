@@ -51,6 +51,24 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Bytes of a member's name.
 pub const MEMBER_NAME_BYTES_MAX: usize = 128;
 
+/// Bytes of the name that somebody joins with.
+pub const JOIN_NAME_BYTES_MAX: usize = 64;
+
+/// Bytes of a profile as it is stored.
+pub const PROFILE_BYTES_MAX: usize = 4096;
+
+/// How many may join by one invite.
+pub const INVITE_USES_MAX: u64 = 10_000;
+
+/// The longest life of an invite: 30 days.
+pub const INVITE_TTL_SECONDS_MAX: u64 = 30 * 24 * 60 * 60;
+
+/// Bytes of an invite's link.
+pub const JOIN_LINK_BYTES_MAX: usize = 4096;
+
+/// Bytes of an HTTP body that is read, of a question or an answer.
+pub const ANSWER_BYTES_MAX: usize = 32 << 20;
+
 /// Bytes of a sentence for a person; longer ones are cut when they are written.
 pub const DETAIL_BYTES_MAX: usize = 1024;
 

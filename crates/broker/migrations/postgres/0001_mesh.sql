@@ -19,6 +19,9 @@ CREATE TABLE mesh.mesh (
     dedupe_mode              TEXT    NOT NULL DEFAULT 'retention_scoped'
         CHECK (dedupe_mode IN ('retention_scoped', 'permanent')),
     dedupe_retention_days    BIGINT NOT NULL DEFAULT 365 CHECK (dedupe_retention_days >= 3),
+    -- Ids of sends that were queued before this may be forgotten: raising the retention does not
+    -- bring back what was swept while it was lower.
+    dedupe_known_since       BIGINT NOT NULL DEFAULT 0,
     message_retention_days   BIGINT NOT NULL DEFAULT 90 CHECK (message_retention_days >= 1),
     rate_limit               BIGINT NOT NULL DEFAULT 6000 CHECK (rate_limit >= 1),
     rate_window_ms           BIGINT NOT NULL DEFAULT 60000 CHECK (rate_window_ms >= 1),
@@ -35,6 +38,10 @@ CREATE TABLE mesh.member (
     role      TEXT    NOT NULL CHECK (role IN ('owner', 'member')),
     status    TEXT    NOT NULL CHECK (status IN ('active', 'revoked', 'left')),
     joined_at BIGINT NOT NULL,
+    -- What it says of itself: a JSON object of at most 4096 bytes.
+    profile   TEXT    NOT NULL DEFAULT '{}' CHECK (length(profile) <= 4096),
+    -- The invite that let it in, so that the same join again is the same member.
+    joined_by BYTEA   CHECK (length(joined_by) = 32),
     PRIMARY KEY (mesh_id, member_id)
 );
 
@@ -55,6 +62,40 @@ CREATE TABLE mesh.member_key (
 -- the sender was revoked since.
 CREATE UNIQUE INDEX member_key_shown
     ON mesh.member_key (mesh_id, member_id) WHERE status <> 'rotated_out';
+
+-- A member that ends must leave an owner behind.
+CREATE INDEX member_owner
+    ON mesh.member (mesh_id, member_id) WHERE role = 'owner' AND status = 'active';
+
+-- Only the hash of a token is here: who reads the store cannot join with it.
+CREATE TABLE mesh.invite (
+    mesh_id    UUID    NOT NULL,
+    token_hash BYTEA   NOT NULL CHECK (length(token_hash) = 32),
+    role       TEXT    NOT NULL CHECK (role IN ('owner', 'member')),
+    uses_left  BIGINT NOT NULL CHECK (uses_left >= 0),
+    expires_at BIGINT NOT NULL,
+    -- NULL for the broker's operator.
+    created_by UUID   ,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (mesh_id, token_hash)
+);
+
+-- The sweep of invites that have ended, and how many of a mesh have not.
+CREATE INDEX invite_expires
+    ON mesh.invite (expires_at);
+
+-- Nonces of signed requests, for as long as their time could pass.
+CREATE TABLE mesh.request_nonce (
+    mesh_id    UUID    NOT NULL,
+    pubkey     TEXT    NOT NULL,
+    nonce      BYTEA   NOT NULL CHECK (length(nonce) = 16),
+    expires_at BIGINT NOT NULL,
+    PRIMARY KEY (mesh_id, pubkey, nonce)
+);
+
+-- The sweep of nonces that are over.
+CREATE INDEX request_nonce_expires
+    ON mesh.request_nonce (expires_at);
 
 -- Heartbeats are in another table: they must not touch the row that accepts lock. A row stays when
 -- its connection ends: members and their daemons are few.

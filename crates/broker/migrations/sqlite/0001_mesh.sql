@@ -14,6 +14,9 @@ CREATE TABLE mesh (
     dedupe_mode              TEXT    NOT NULL DEFAULT 'retention_scoped'
         CHECK (dedupe_mode IN ('retention_scoped', 'permanent')),
     dedupe_retention_days    INTEGER NOT NULL DEFAULT 365 CHECK (dedupe_retention_days >= 3),
+    -- Ids of sends that were queued before this may be forgotten: raising the retention does not
+    -- bring back what was swept while it was lower.
+    dedupe_known_since       INTEGER NOT NULL DEFAULT 0,
     message_retention_days   INTEGER NOT NULL DEFAULT 90 CHECK (message_retention_days >= 1),
     rate_limit               INTEGER NOT NULL DEFAULT 6000 CHECK (rate_limit >= 1),
     rate_window_ms           INTEGER NOT NULL DEFAULT 60000 CHECK (rate_window_ms >= 1),
@@ -30,6 +33,10 @@ CREATE TABLE member (
     role      TEXT    NOT NULL CHECK (role IN ('owner', 'member')),
     status    TEXT    NOT NULL CHECK (status IN ('active', 'revoked', 'left')),
     joined_at INTEGER NOT NULL,
+    -- What it says of itself: a JSON object of at most 4096 bytes.
+    profile   TEXT    NOT NULL DEFAULT '{}' CHECK (length(profile) <= 4096),
+    -- The invite that let it in, so that the same join again is the same member.
+    joined_by BLOB    CHECK (length(joined_by) = 32),
     PRIMARY KEY (mesh_id, member_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -50,6 +57,40 @@ CREATE TABLE member_key (
 -- the sender was revoked since.
 CREATE UNIQUE INDEX member_key_shown
     ON member_key (mesh_id, member_id) WHERE status <> 'rotated_out';
+
+-- A member that ends must leave an owner behind.
+CREATE INDEX member_owner
+    ON member (mesh_id, member_id) WHERE role = 'owner' AND status = 'active';
+
+-- Only the hash of a token is here: who reads the store cannot join with it.
+CREATE TABLE invite (
+    mesh_id    BLOB    NOT NULL,
+    token_hash BLOB    NOT NULL CHECK (length(token_hash) = 32),
+    role       TEXT    NOT NULL CHECK (role IN ('owner', 'member')),
+    uses_left  INTEGER NOT NULL CHECK (uses_left >= 0),
+    expires_at INTEGER NOT NULL,
+    -- NULL for the broker's operator.
+    created_by BLOB   ,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, token_hash)
+) STRICT, WITHOUT ROWID;
+
+-- The sweep of invites that have ended, and how many of a mesh have not.
+CREATE INDEX invite_expires
+    ON invite (expires_at);
+
+-- Nonces of signed requests, for as long as their time could pass.
+CREATE TABLE request_nonce (
+    mesh_id    BLOB    NOT NULL,
+    pubkey     TEXT    NOT NULL,
+    nonce      BLOB    NOT NULL CHECK (length(nonce) = 16),
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (mesh_id, pubkey, nonce)
+) STRICT, WITHOUT ROWID;
+
+-- The sweep of nonces that are over.
+CREATE INDEX request_nonce_expires
+    ON request_nonce (expires_at);
 
 -- Heartbeats are in another table: they must not touch the row that accepts lock. A row stays when
 -- its connection ends: members and their daemons are few.

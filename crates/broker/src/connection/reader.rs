@@ -161,7 +161,7 @@ async fn resolved(connection: &Connection, resolve: &Resolve) -> Result<FromBrok
     })?;
     let now = broker.clock.wall();
     let items = resolve.items.iter().zip(held).map(|(item, held)| {
-        let too_old = connection.mesh.dedupe.too_old(item.enqueued_at, now);
+        let too_old = connection.mesh.too_old(item.enqueued_at, now);
         // Another request under the id says nothing about this one but that it was not this one.
         let held = held.filter(|held| held.fingerprint == item.request_fingerprint);
         let verdict = match (&held, too_old) {

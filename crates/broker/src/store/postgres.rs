@@ -7,11 +7,16 @@ mod check;
 mod dedupe;
 mod delivery;
 mod history;
+mod invite;
+mod member;
 mod mesh;
+mod policy;
 mod presence;
 mod queue;
+mod request;
 mod session;
 mod sweep;
+mod topic;
 
 use semel_core::clock::UnixMs;
 use semel_store::migration::{Migration, MigrationSet};

@@ -6,11 +6,17 @@ mod check;
 mod dedupe;
 mod delivery;
 mod history;
+mod invite;
+mod member;
 mod mesh;
+mod policy;
 mod presence;
 mod queue;
+mod request;
+mod restore;
 mod session;
 mod sweep;
+mod topic;
 
 use std::path::Path;
 
@@ -22,6 +28,8 @@ use semel_store::migration::{Migration, MigrationSet};
 use semel_store::sqlite::{OnUncertain, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError, statements};
 use uuid::Uuid;
+
+pub use restore::{Existing, RestoreError};
 
 /// "SMLB" in the file's header.
 const APPLICATION_ID: i32 = 0x534d_4c42;
@@ -122,8 +130,9 @@ mod tests {
         sql::prepares(&connection, check::ALL);
         #[rustfmt::skip]
         let files = [
-            ALL, accept::ALL, audit::ALL, dedupe::ALL, delivery::ALL, history::ALL, mesh::ALL,
-            presence::ALL, queue::ALL, session::ALL, sweep::ALL,
+            ALL, accept::ALL, audit::ALL, dedupe::ALL, delivery::ALL, history::ALL, invite::ALL,
+            member::ALL, mesh::ALL, policy::ALL, presence::ALL, queue::ALL, request::ALL,
+            session::ALL, sweep::ALL, topic::ALL,
         ];
         for statements in files {
             sql::prepares(&connection, statements);

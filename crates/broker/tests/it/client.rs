@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use semel_broker::connection::Broker;
 use semel_broker::hints::Hints;
+use semel_broker::http::AdminToken;
 use semel_broker::hub::Hub;
 use semel_broker::life::StoreLife;
 use semel_broker::limiter::Limiter;
@@ -35,6 +36,9 @@ use crate::support::{self, Fixture, NOW};
 
 /// Long enough for a loaded machine; only a failure waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The operator of every broker here.
+pub(crate) const ADMIN_TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A fixture's store, served.
 pub(crate) struct Served {
@@ -113,6 +117,7 @@ async fn serve_with(
         clock: shared,
         mint: support::mint(number),
         nonces: Arc::new(|| uuid_bytes(uuid::Uuid::new_v4())),
+        admin_token: Some(AdminToken::parse(ADMIN_TOKEN).unwrap()),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

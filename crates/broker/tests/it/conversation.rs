@@ -1,7 +1,7 @@
 //! The handshake and its refusals, pushes and acknowledgements, replacement, draining, and frames
 //! that are none.
 
-use semel_broker::store::MemberStatus;
+use semel_broker::store::{Ended, MemberStatus};
 use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
 use semel_core::id::ClientMessageId;
@@ -57,7 +57,7 @@ async fn who_was_revoked_is_told_so() {
     let (member_id, revoked) = (fixture.members[1], MemberStatus::Revoked);
     let audited = fixture.audited();
     let ended = fixture.store.member_end(fixture.mesh_id, member_id, revoked, audited);
-    assert!(ended.await.unwrap());
+    assert_eq!(ended.await.unwrap(), Ended::Done);
     let mut daemon = Daemon::connect(served.address).await;
     let hello = daemon.hello(1);
     daemon.say(&FromDaemon::Hello(hello)).await;

@@ -87,7 +87,7 @@ async fn observe(mut f: Fixture, steps: &[Step], handing: Handing) -> Vec<String
                 let member = f.members[*number];
                 let (revoked, audited) = (MemberStatus::Revoked, f.audited());
                 let ended = f.store.member_end(f.mesh_id, member, revoked, audited).await;
-                seen.push(format!("revoked {}", ended.unwrap()));
+                seen.push(format!("revoked {:?}", ended.unwrap()));
             }
             Step::Acknowledge { member, seq } => {
                 let recipient = f.members[*member].as_uuid();

@@ -47,6 +47,10 @@ async fn plant(f: &Fixture, sql: &str) -> u64 {
 }
 
 async fn accept_at(f: &Fixture, now: UnixMs, mode: DedupeMode, items: Vec<AcceptItem>) {
+    if mode == THREE_DAYS {
+        // The sweep goes by the mesh's rule too.
+        plant(f, "UPDATE mesh.mesh SET dedupe_retention_days = 3").await;
+    }
     let (mesh_id, expires_at, wanted) = (f.mesh_id, mode.expires_at(now), items.len());
     let batch = Arc::new(AcceptBatch { mesh_id, now, expires_at, items });
     let verdicts = f.store.accept(&batch).await.unwrap().verdicts;

@@ -15,6 +15,7 @@ mod differential;
 mod door;
 mod hints;
 mod housekeeping;
+mod http;
 mod limiter;
 mod metrics;
 mod presence;

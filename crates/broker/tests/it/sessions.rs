@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_broker::hints;
 use semel_broker::limits::{GHOST_AFTER, Timings};
-use semel_broker::store::{AuditKind, MemberStatus, Store};
+use semel_broker::store::{AuditKind, Ended, MemberStatus, Store};
 use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
 use semel_core::id::{InstanceId, UuidId};
@@ -248,7 +248,7 @@ async fn who_is_revoked_is_told_first_and_closed_everywhere() {
         let (member_id, revoked) = (fixture.members[1], MemberStatus::Revoked);
         let ended =
             fixture.store.member_end(fixture.mesh_id, member_id, revoked, fixture.audited());
-        assert!(ended.await.unwrap());
+        assert_eq!(ended.await.unwrap(), Ended::Done);
         // As the operator's verb does; on SQLite this is the running broker's own.
         let from = UuidId::new(Uuid::from_u128(99));
         hints::tell_sessions_changed(&fixture.store, from, fixture.mesh_id).await.unwrap();
@@ -273,7 +273,7 @@ async fn a_heartbeat_finds_a_revocation_of_which_nobody_told() {
         let fixture = &served.fixture;
         let (member_id, left) = (fixture.members[1], MemberStatus::Left);
         let ended = fixture.store.member_end(fixture.mesh_id, member_id, left, fixture.audited());
-        assert!(ended.await.unwrap());
+        assert_eq!(ended.await.unwrap(), Ended::Done);
         assert!(matches!(daemon.next().await, Ok(FromBroker::MemberRevoked(_))));
         assert_eq!(daemon.closed().await.code, 4005);
     }
@@ -288,7 +288,7 @@ async fn a_send_of_who_was_revoked_is_not_answered_but_told_why() {
         let (member_id, revoked) = (fixture.members[1], MemberStatus::Revoked);
         let ended =
             fixture.store.member_end(fixture.mesh_id, member_id, revoked, fixture.audited());
-        assert!(ended.await.unwrap());
+        assert_eq!(ended.await.unwrap(), Ended::Done);
         daemon.say(&FromDaemon::Send(send_frame("late", TOPIC, "hi"))).await;
         assert!(matches!(daemon.next().await, Ok(FromBroker::MemberRevoked(_))));
         assert_eq!(daemon.closed().await.code, 4005);
@@ -377,7 +377,7 @@ async fn the_audit_trail_ends_after_a_year() {
             MemberStatus::Left,
             fixture.audited(),
         );
-        assert!(end.await.unwrap());
+        assert_eq!(end.await.unwrap(), Ended::Done);
         let events = fixture.store.audit_list(fixture.mesh_id, 10).await.unwrap();
         assert_eq!(events[0].kind, AuditKind::MemberLeft.as_str());
         let (on_it, after) = (NOW, UnixMs(NOW.0 + 1));

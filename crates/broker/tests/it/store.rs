@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use semel_broker::accept::Verdict;
-use semel_broker::store::{Greeted, MemberStatus, Store};
+use semel_broker::store::{Ended, Greeted, MemberStatus, Store};
 use semel_core::code::Code;
 use semel_core::id::UuidId;
 use semel_testkit::conformance::{Case, conforms};
@@ -103,10 +103,10 @@ async fn refusals(f: &Fixture) {
         assert_eq!(f.look_up(sender, &["one"]).await, [None], "a refusal takes its claim back");
     }
     let end = |status| f.store.member_end(f.mesh_id, f.members[1], status, f.audited());
-    assert!(end(MemberStatus::Revoked).await.unwrap());
+    assert_eq!(end(MemberStatus::Revoked).await.unwrap(), Ended::Done);
     let verdict = f.accept_one(f.item(1, "one", TOPIC, "hi")).await;
     assert_eq!(verdict, Verdict::Stale, "its sessions have ended with it");
-    assert!(!end(MemberStatus::Left).await.unwrap(), "it ended before");
+    assert_eq!(end(MemberStatus::Left).await.unwrap(), Ended::NotActive, "it ended before");
     let revoke = "UPDATE mesh.member SET status = 'revoked' WHERE name LIKE 'member 2%'";
     assert_eq!(f.plant(revoke).await, 1);
     let verdict = f.accept_one(f.item(2, "one", ("queue", "work"), "hi")).await;
@@ -180,7 +180,10 @@ async fn greetings(f: &Fixture) {
     let new = |number| f.new_session(number, 1);
     assert_eq!(f.store.hello(&new(99)).await.unwrap(), Greeted::Unknown);
     let left = MemberStatus::Left;
-    assert!(f.store.member_end(f.mesh_id, f.members[1], left, f.audited()).await.unwrap());
+    assert_eq!(
+        f.store.member_end(f.mesh_id, f.members[1], left, f.audited()).await.unwrap(),
+        Ended::Done
+    );
     assert_eq!(f.store.hello(&new(1)).await.unwrap(), Greeted::Inactive);
     assert_eq!(f.store.store_epoch().await.unwrap(), "epoch-1");
 }
@@ -316,7 +319,11 @@ async fn who_retires_another_waits_for_its_accepts() {
 async fn a_members_end_waits_for_its_accepts() {
     let end = async |f: Arc<Fixture>| {
         let (member_id, revoked) = (f.members[0], MemberStatus::Revoked);
-        assert!(f.store.member_end(f.mesh_id, member_id, revoked, f.audited()).await.unwrap());
+        assert_eq!(f.plant("UPDATE mesh.member SET role = 'owner'").await, 3);
+        assert_eq!(
+            f.store.member_end(f.mesh_id, member_id, revoked, f.audited()).await.unwrap(),
+            Ended::Done
+        );
         let verdict = f.accept_one(f.item(0, "late", TOPIC, "hi")).await;
         assert_eq!(verdict, Verdict::Stale);
     };

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use semel_broker::connection::Broker;
@@ -19,8 +20,9 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::target::{self, failed, mint, random, refused};
+use super::target::{self, failed, mint, random_bytes, refused};
 use super::tls::Tls;
+use super::token;
 use crate::exit::{Exit, Failure};
 use crate::print;
 
@@ -48,6 +50,10 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     tls: Tls,
 
+    /// Holds the token of operator calls over HTTP, readable by its owner alone; made when missing
+    #[arg(long)]
+    admin_token_file: Option<PathBuf>,
+
     /// Say that it is ready as one line of JSON
     #[arg(long)]
     json: bool,
@@ -59,6 +65,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let limiter = limiter(arguments, &clock)?;
+    let admin_token = arguments.admin_token_file.as_deref().map(token::load).transpose()?;
     let io = |error: std::io::Error| {
         Failure::new(Exit::Unavailable, format!("error: {}: {error}", arguments.listen))
     };
@@ -84,11 +91,12 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         hub,
         clock,
         mint,
-        nonces: Arc::new(nonce),
+        nonces: Arc::new(random_bytes),
         hints,
         rosters: Rosters::default(),
         life,
         timings: Timings::default(),
+        admin_token,
     });
     let shutdown = stopped().map_err(io)?;
     // It ends with the process: every step of it is one transaction.
@@ -120,14 +128,6 @@ fn limiter(arguments: &Arguments, clock: &Arc<dyn Clock>) -> Result<Limiter, Fai
     let fallback = Fallback { mode, brokers: arguments.brokers };
     Limiter::redis(&arguments.limiter, Arc::clone(clock), fallback)
         .map_err(|error| usage(format!("error: --limiter: {error}")))
-}
-
-/// A fresh challenge.
-fn nonce() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(&random().to_ne_bytes());
-    bytes[16..].copy_from_slice(&random().to_ne_bytes());
-    bytes
 }
 
 /// SIGTERM and SIGINT both mean: finish what is under way, then end.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use semel_broker::store::{Mesh, PostgresStore, SqliteStore, Store};
-use semel_core::clock::{Clock, SystemClock};
+use semel_core::clock::{Clock, SystemClock, UnixMs};
 use semel_core::mint::IdMint;
 use semel_store::postgres::PostgresOptions;
 use semel_store::{OpenError, StoreError};
@@ -19,6 +19,12 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// The file, when it is SQLite.
+    pub(super) fn sqlite_path(&self) -> Option<PathBuf> {
+        let path = self.store.strip_prefix("sqlite:").filter(|path| !path.is_empty());
+        path.map(PathBuf::from)
+    }
+
     /// Opens the store, and migrates it.
     pub(super) async fn open(&self) -> Result<Store, Failure> {
         let now = SystemClock::new().wall();
@@ -56,7 +62,7 @@ pub(super) fn refused(error: OpenError) -> Failure {
 
 /// Nobody can know what is on disk: end, before anybody is told anything, and let recovery by key
 /// decide after the restart.
-fn end(error: &StoreError) {
+pub(super) fn end(error: &StoreError) {
     tracing::error!(error = error.chain(), "the process ends: a commit's outcome is unknown");
     exit();
 }
@@ -79,6 +85,18 @@ pub(super) fn random() -> u128 {
         exit();
     }
     u128::from_ne_bytes(bytes)
+}
+
+/// 32 of them: a token, a challenge.
+pub(super) fn random_bytes() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(&random().to_ne_bytes());
+    bytes[16..].copy_from_slice(&random().to_ne_bytes());
+    bytes
+}
+
+pub(super) fn now() -> UnixMs {
+    SystemClock::new().wall()
 }
 
 /// The mesh of that name.

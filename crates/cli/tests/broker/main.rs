@@ -10,6 +10,7 @@
 
 mod daemon;
 mod killed;
+mod operator;
 mod process;
 mod tls;
 mod verbs;

@@ -174,7 +174,7 @@ fn apply(
 }
 
 /// A new file is durable only when its folder's entry is.
-fn fsync_folder(path: &Path) -> Result<(), OpenError> {
+pub(super) fn fsync_folder(path: &Path) -> Result<(), OpenError> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) | None => Path::new("."),

@@ -1,16 +1,15 @@
-//! The tables `mesh`, `member`, `member_key`, `topic`, `topic_subscription` and `queue`.
+//! The table `mesh`, and its first `member` with its `member_key`.
 
 use semel_core::clock::UnixMs;
-use semel_core::id::{MemberId, MeshId, QueueId, UuidId};
+use semel_core::id::{MeshId, UuidId};
 use semel_store::postgres::Transaction;
 use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
 
 use super::PostgresStore;
-use super::audit::audit_in_tx;
 use crate::accept::DedupeMode;
 use crate::store::session::policy;
-use crate::store::{Audited, MemberStatus, Mesh, NewMember};
+use crate::store::{Mesh, NewMember};
 
 statements! {
     MESH_INSERT = "
@@ -20,14 +19,16 @@ statements! {
 
     MESH_FIND = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy
+               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy,
+               dedupe_known_since
           FROM mesh.mesh
          WHERE slug = $1";
 
     /// Every slug is at least empty: said so that the index gives both the rows and their order.
     MESH_LIST = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy
+               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy,
+               dedupe_known_since
           FROM mesh.mesh
          WHERE slug >= ''
          ORDER BY slug";
@@ -39,52 +40,6 @@ statements! {
     KEY_INSERT = "
         INSERT INTO mesh.member_key (mesh_id, key_id, member_id, pubkey, status, created_at)
         VALUES ($1, $2, $3, $4, 'current', $5)";
-
-    MEMBER_END = "
-        UPDATE mesh.member
-           SET status = $3
-         WHERE mesh_id = $1
-           AND member_id = $2
-           AND status = 'active'";
-
-    /// A key that was rotated out stays so: a member has one that is not.
-    KEYS_END = "
-        UPDATE mesh.member_key
-           SET status = 'revoked'
-         WHERE mesh_id = $1
-           AND member_id = $2
-           AND status <> 'rotated_out'";
-
-    SESSIONS_END = "
-        DELETE FROM mesh.session
-         WHERE mesh_id = $1
-           AND member_id = $2";
-
-    PRESENCE_END = "
-        DELETE FROM mesh.presence
-         WHERE mesh_id = $1
-           AND member_id = $2";
-
-    TOPIC_INSERT = "
-        INSERT INTO mesh.topic (mesh_id, name, created_at)
-        VALUES ($1, $2, $3)
-            ON CONFLICT DO NOTHING";
-
-    TOPIC_FIND = "
-        SELECT 1
-          FROM mesh.topic
-         WHERE mesh_id = $1
-           AND name = $2";
-
-    SUBSCRIBE = "
-        INSERT INTO mesh.topic_subscription (mesh_id, topic, member_id)
-        VALUES ($1, $2, $3)
-            ON CONFLICT DO NOTHING";
-
-    QUEUE_INSERT = "
-        INSERT INTO mesh.queue (mesh_id, name, queue_id, created_at)
-        VALUES ($1, $2, $3, $4)
-            ON CONFLICT DO NOTHING";
 }
 
 impl PostgresStore {
@@ -125,67 +80,9 @@ impl PostgresStore {
         member_insert_in_tx(&tx, mesh_id, member, now).await?;
         tx.commit().await
     }
-
-    pub(in crate::store) async fn member_end(
-        &self,
-        mesh_id: MeshId,
-        member_id: MemberId,
-        status: MemberStatus,
-        audited: Audited,
-    ) -> Result<bool, StoreError> {
-        let run = async || {
-            let (mesh, member) = (mesh_id.as_uuid(), member_id.as_uuid());
-            let tx = self.postgres.begin().await?;
-            let ended = tx.execute(MEMBER_END, &[&mesh, &member, &status.as_str()]).await? == 1;
-            if ended {
-                // The deletion waits for every accept that holds a session of the member.
-                for statement in [KEYS_END, SESSIONS_END, PRESENCE_END] {
-                    tx.execute(statement, &[&mesh, &member]).await?;
-                }
-                audit_in_tx(&tx, mesh_id, &[audited.member_end(member_id, status)]).await?;
-            }
-            tx.commit().await.map(|()| ended)
-        };
-        self.postgres.retry(run).await
-    }
-
-    pub(in crate::store) async fn topic_create(
-        &self,
-        mesh_id: MeshId,
-        name: &str,
-        now: UnixMs,
-    ) -> Result<(), StoreError> {
-        self.execute(TOPIC_INSERT, &[&mesh_id.as_uuid(), &name, &now.0]).await.map(drop)
-    }
-
-    pub(in crate::store) async fn topic_subscribe(
-        &self,
-        mesh_id: MeshId,
-        name: &str,
-        member_id: MemberId,
-    ) -> Result<bool, StoreError> {
-        let (mesh, member) = (mesh_id.as_uuid(), member_id.as_uuid());
-        let tx = self.postgres.begin().await?;
-        let found = tx.query_opt(TOPIC_FIND, &[&mesh, &name]).await?.is_some();
-        if found {
-            tx.execute(SUBSCRIBE, &[&mesh, &name, &member]).await?;
-        }
-        tx.commit().await.map(|()| found)
-    }
-
-    pub(in crate::store) async fn queue_create(
-        &self,
-        mesh_id: MeshId,
-        name: &str,
-        queue_id: QueueId,
-        now: UnixMs,
-    ) -> Result<(), StoreError> {
-        let (mesh, queue) = (mesh_id.as_uuid(), queue_id.as_uuid());
-        self.execute(QUEUE_INSERT, &[&mesh, &name, &queue, &now.0]).await.map(drop)
-    }
 }
 
-async fn member_insert_in_tx(
+pub(super) async fn member_insert_in_tx(
     tx: &Transaction,
     mesh_id: MeshId,
     member: &NewMember,
@@ -217,6 +114,7 @@ fn mesh(row: &Row) -> Result<Mesh, StoreError> {
         blob_bytes: u64::try_from(row.try_get::<_, i64>(7)?).unwrap_or(0),
         message_retention_days: number(8)?,
         connection_policy: policy(&slug, row.try_get(9)?)?,
+        dedupe_known_since: UnixMs(row.try_get(10)?),
         slug,
     })
 }

@@ -13,7 +13,8 @@ use super::PostgresStore;
 use crate::store::housekeeping::{made_before, runs};
 
 statements! {
-    /// A mesh that is permanent now keeps also what it accepted before it was.
+    /// A mesh that is permanent now keeps also what it accepted before it was, and one that has
+    /// told daemons a longer retention keeps what was accepted under a shorter one.
     EXPIRED = "
         -- Differs from sqlite: by ctid, which is never planned as a scan of the table; rows that
         -- another sweep holds are left to it.
@@ -25,7 +26,9 @@ statements! {
                   AND EXISTS (SELECT 1
                                 FROM mesh.mesh
                                WHERE mesh.mesh_id = expired.mesh_id
-                                 AND mesh.dedupe_mode = 'retention_scoped')
+                                 AND mesh.dedupe_mode = 'retention_scoped'
+                                 AND expired.first_seen_at
+                                     <= $1 - (mesh.dedupe_retention_days + 1) * 86400000)
                 ORDER BY expired.expires_at
                 LIMIT $2
                   FOR UPDATE OF expired SKIP LOCKED))";

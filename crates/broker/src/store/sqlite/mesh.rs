@@ -1,16 +1,15 @@
-//! The tables `mesh`, `member`, `member_key`, `topic`, `topic_subscription` and `queue`.
+//! The table `mesh`, and its first `member` with its `member_key`.
 
 use rusqlite::{OptionalExtension, Row, named_params};
 use semel_core::clock::UnixMs;
-use semel_core::id::{MemberId, MeshId, QueueId};
+use semel_core::id::MeshId;
 use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 
-use super::audit::audit_in_tx;
-use super::{Key, SqliteStore, exists, key};
+use super::{Key, SqliteStore, key};
 use crate::accept::DedupeMode;
 use crate::store::session::policy;
-use crate::store::{Audited, MemberStatus, Mesh, NewMember};
+use crate::store::{Mesh, NewMember};
 
 statements! {
     MESH_INSERT = "
@@ -20,14 +19,16 @@ statements! {
 
     MESH_FIND = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy
+               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy,
+               dedupe_known_since
           FROM mesh
          WHERE slug = :slug";
 
     /// Every slug is at least empty: said so that the index gives both the rows and their order.
     MESH_LIST = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
-               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy
+               inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy,
+               dedupe_known_since
           FROM mesh
          WHERE slug >= ''
          ORDER BY slug";
@@ -39,52 +40,6 @@ statements! {
     KEY_INSERT = "
         INSERT INTO member_key (mesh_id, key_id, member_id, pubkey, status, created_at)
         VALUES (:mesh_id, :key_id, :member_id, :pubkey, 'current', :now)";
-
-    MEMBER_END = "
-        UPDATE member
-           SET status = :status
-         WHERE mesh_id = :mesh_id
-           AND member_id = :member_id
-           AND status = 'active'";
-
-    /// A key that was rotated out stays so: a member has one that is not.
-    KEYS_END = "
-        UPDATE member_key
-           SET status = 'revoked'
-         WHERE mesh_id = :mesh_id
-           AND member_id = :member_id
-           AND status <> 'rotated_out'";
-
-    SESSIONS_END = "
-        DELETE FROM session
-         WHERE mesh_id = :mesh_id
-           AND member_id = :member_id";
-
-    PRESENCE_END = "
-        DELETE FROM presence
-         WHERE mesh_id = :mesh_id
-           AND member_id = :member_id";
-
-    TOPIC_INSERT = "
-        INSERT INTO topic (mesh_id, name, created_at)
-        VALUES (:mesh_id, :name, :now)
-            ON CONFLICT DO NOTHING";
-
-    TOPIC_FIND = "
-        SELECT 1
-          FROM topic
-         WHERE mesh_id = :mesh_id
-           AND name = :name";
-
-    SUBSCRIBE = "
-        INSERT INTO topic_subscription (mesh_id, topic, member_id)
-        VALUES (:mesh_id, :name, :member_id)
-            ON CONFLICT DO NOTHING";
-
-    QUEUE_INSERT = "
-        INSERT INTO queue (mesh_id, name, queue_id, created_at)
-        VALUES (:mesh_id, :name, :queue_id, :now)
-            ON CONFLICT DO NOTHING";
 }
 
 impl SqliteStore {
@@ -139,106 +94,9 @@ impl SqliteStore {
         let member = member.clone();
         self.sqlite.write(move |tx| member_insert_in_tx(tx, mesh_id, &member, now)).await
     }
-
-    pub(in crate::store) async fn member_end(
-        &self,
-        mesh_id: MeshId,
-        member_id: MemberId,
-        status: MemberStatus,
-        audited: Audited,
-    ) -> Result<bool, StoreError> {
-        let write = self.sqlite.write(move |tx| {
-            let ended = tx.execute(
-                MEMBER_END,
-                named_params! {
-                    ":mesh_id": key(mesh_id), ":member_id": key(member_id),
-                    ":status": status.as_str(),
-                },
-            )? == 1;
-            if ended {
-                for statement in [KEYS_END, SESSIONS_END, PRESENCE_END] {
-                    let by = named_params! {
-                        ":mesh_id": key(mesh_id), ":member_id": key(member_id),
-                    };
-                    tx.execute(statement, by)?;
-                }
-                audit_in_tx(tx, mesh_id, &[audited.member_end(member_id, status)])?;
-            }
-            Ok(ended)
-        });
-        write.await
-    }
-
-    pub(in crate::store) async fn topic_create(
-        &self,
-        mesh_id: MeshId,
-        name: &str,
-        now: UnixMs,
-    ) -> Result<(), StoreError> {
-        let name = name.to_owned();
-        let write = self.sqlite.write(move |tx| {
-            tx.execute(
-                TOPIC_INSERT,
-                named_params! {
-                    ":mesh_id": key(mesh_id), ":name": name, ":now": now.0,
-                },
-            )?;
-            Ok(())
-        });
-        write.await
-    }
-
-    pub(in crate::store) async fn topic_subscribe(
-        &self,
-        mesh_id: MeshId,
-        name: &str,
-        member_id: MemberId,
-    ) -> Result<bool, StoreError> {
-        let name = name.to_owned();
-        let write = self.sqlite.write(move |tx| {
-            let found = exists(
-                tx,
-                TOPIC_FIND,
-                named_params! {
-                    ":mesh_id": key(mesh_id), ":name": name,
-                },
-            )?;
-            if found {
-                tx.execute(
-                    SUBSCRIBE,
-                    named_params! {
-                        ":mesh_id": key(mesh_id), ":name": name, ":member_id": key(member_id),
-                    },
-                )?;
-            }
-            Ok(found)
-        });
-        write.await
-    }
-
-    pub(in crate::store) async fn queue_create(
-        &self,
-        mesh_id: MeshId,
-        name: &str,
-        queue_id: QueueId,
-        now: UnixMs,
-    ) -> Result<(), StoreError> {
-        let name = name.to_owned();
-        let write = self.sqlite.write(move |tx| {
-            tx.execute(
-                QUEUE_INSERT,
-                named_params! {
-                    ":mesh_id": key(mesh_id), ":name": name, ":queue_id": key(queue_id),
-                    ":now": now.0,
-                },
-            )?;
-            Ok(())
-        });
-        write.await
-    }
 }
 
-fn member_insert_in_tx(
+pub(super) fn member_insert_in_tx(
     tx: &Tx<'_>,
     mesh_id: MeshId,
     member: &NewMember,
@@ -275,5 +133,6 @@ fn mesh(row: &Row<'_>) -> Result<Mesh, StoreError> {
         blob_bytes: u64::try_from(row.get::<_, i64>(7)?).unwrap_or(0),
         message_retention_days: row.get(8)?,
         connection_policy,
+        dedupe_known_since: UnixMs(row.get(10)?),
     })
 }

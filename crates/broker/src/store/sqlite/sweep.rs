@@ -10,7 +10,8 @@ use super::{Key, SqliteStore, key};
 use crate::store::housekeeping::{made_before, runs};
 
 statements! {
-    /// A mesh that is permanent now keeps also what it accepted before it was.
+    /// A mesh that is permanent now keeps also what it accepted before it was, and one that has
+    /// told daemons a longer retention keeps what was accepted under a shorter one.
     EXPIRED = "
         DELETE FROM client_message_dedupe
          WHERE (mesh_id, sender_member_id, client_message_id) IN (
@@ -20,7 +21,9 @@ statements! {
                   AND EXISTS (SELECT 1
                                 FROM mesh
                                WHERE mesh.mesh_id = expired.mesh_id
-                                 AND mesh.dedupe_mode = 'retention_scoped')
+                                 AND mesh.dedupe_mode = 'retention_scoped'
+                                 AND expired.first_seen_at
+                                     <= :now - (mesh.dedupe_retention_days + 1) * 86400000)
                 ORDER BY expired.expires_at
                 LIMIT :limit)";
 

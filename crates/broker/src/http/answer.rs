@@ -1,0 +1,71 @@
+//! How an answer leaves: JSON, or nothing, or a problem document.
+
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use semel_core::code::Code;
+use semel_store::{Fate, StoreError};
+use semel_wire::http::{Body, Problem};
+
+/// What a request that was served is answered with.
+pub(super) struct Answer {
+    status: StatusCode,
+    body: Option<String>,
+}
+
+impl Answer {
+    pub(super) fn ok(body: &impl Body) -> Self {
+        Self { status: StatusCode::OK, body: Some(body.encode()) }
+    }
+
+    pub(super) fn created(body: &impl Body) -> Self {
+        Self { status: StatusCode::CREATED, body: Some(body.encode()) }
+    }
+
+    /// It is done, and there is nothing to say.
+    pub(super) fn done() -> Self {
+        Self { status: StatusCode::NO_CONTENT, body: None }
+    }
+
+    pub(super) fn into_response(self) -> Response {
+        let Some(body) = self.body else { return self.status.into_response() };
+        // Answers hold what only who asked may see, an invite's token among it.
+        let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
+        (self.status, headers, body).into_response()
+    }
+}
+
+/// A refusal.
+pub(super) fn problem(problem: &Problem) -> Response {
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
+    let headers = [(CONTENT_TYPE, "application/problem+json"), (CACHE_CONTROL, "no-store")];
+    let mut response = (status, headers, problem.encode()).into_response();
+    if status == StatusCode::UNAUTHORIZED {
+        let how = HeaderValue::from_static("Semel-Signature");
+        response.headers_mut().insert(WWW_AUTHENTICATE, how);
+    }
+    response
+}
+
+/// A path that has other methods than this one.
+pub(super) fn not_allowed(methods: &str) -> Response {
+    let detail = format!("this path has {methods}");
+    let mut response = problem(&Problem::new(Code::MethodNotAllowed, detail));
+    if let Ok(methods) = HeaderValue::from_str(methods) {
+        response.headers_mut().insert(ALLOW, methods);
+    }
+    response
+}
+
+/// The store could not do it, or nobody knows whether it did. The reason is for the log alone.
+pub(super) fn failed(error: StoreError) -> Problem {
+    tracing::warn!(error = error.chain(), "a request could not be served");
+    match error.fate() {
+        Fate::Undone => {
+            Problem::new(Code::StoreUnavailable, "the store could not do it; try again")
+        }
+        Fate::Uncertain => {
+            Problem::new(Code::OutcomeUnknown, "nobody can tell whether the store did it")
+        }
+    }
+}

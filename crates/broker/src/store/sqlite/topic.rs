@@ -1,0 +1,200 @@
+//! The tables `topic`, `topic_subscription` and `queue`.
+
+use rusqlite::{Connection, named_params};
+use semel_core::clock::UnixMs;
+use semel_core::id::{MemberId, MeshId, QueueId};
+use semel_store::{StoreError, statements};
+
+use super::{SqliteStore, exists, key};
+use crate::limits::{QUEUES_MAX, TOPICS_MAX};
+use crate::store::Made;
+
+statements! {
+    TOPIC_INSERT = "
+        INSERT INTO topic (mesh_id, name, created_at)
+        VALUES (:mesh_id, :name, :now)
+            ON CONFLICT DO NOTHING";
+
+    TOPIC_FIND = "
+        SELECT 1
+          FROM topic
+         WHERE mesh_id = :mesh_id
+           AND name = :name";
+
+    TOPICS_FULL = "
+        SELECT 1
+          FROM topic
+         WHERE mesh_id = :mesh_id
+         ORDER BY name
+         LIMIT 1 OFFSET :max - 1";
+
+    /// Every name is more than empty: nothing is before the first page.
+    TOPIC_LIST = "
+        SELECT name
+          FROM topic
+         WHERE mesh_id = :mesh_id
+           AND name > :after
+         ORDER BY name
+         LIMIT :limit";
+
+    SUBSCRIBE = "
+        INSERT INTO topic_subscription (mesh_id, topic, member_id)
+        VALUES (:mesh_id, :name, :member_id)
+            ON CONFLICT DO NOTHING";
+
+    UNSUBSCRIBE = "
+        DELETE FROM topic_subscription
+         WHERE mesh_id = :mesh_id
+           AND topic = :name
+           AND member_id = :member_id";
+
+    QUEUE_INSERT = "
+        INSERT INTO queue (mesh_id, name, queue_id, created_at)
+        VALUES (:mesh_id, :name, :queue_id, :now)
+            ON CONFLICT DO NOTHING";
+
+    QUEUE_FIND = "
+        SELECT 1
+          FROM queue
+         WHERE mesh_id = :mesh_id
+           AND name = :name";
+
+    QUEUES_FULL = "
+        SELECT 1
+          FROM queue
+         WHERE mesh_id = :mesh_id
+         ORDER BY name
+         LIMIT 1 OFFSET :max - 1";
+
+    QUEUE_LIST = "
+        SELECT name
+          FROM queue
+         WHERE mesh_id = :mesh_id
+           AND name > :after
+         ORDER BY name
+         LIMIT :limit";
+}
+
+impl SqliteStore {
+    pub(in crate::store) async fn topic_create(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        now: UnixMs,
+    ) -> Result<Made, StoreError> {
+        let name = name.to_owned();
+        let write = self.sqlite.write(move |tx| {
+            let by = named_params! {":mesh_id": key(mesh_id), ":name": name};
+            if exists(tx, TOPIC_FIND, by)? {
+                return Ok(Made::There);
+            }
+            let by = named_params! {":mesh_id": key(mesh_id), ":max": TOPICS_MAX};
+            if exists(tx, TOPICS_FULL, by)? {
+                return Ok(Made::TooMany);
+            }
+            tx.prepare_cached(TOPIC_INSERT)?.execute(named_params! {
+                ":mesh_id": key(mesh_id), ":name": name, ":now": now.0,
+            })?;
+            Ok(Made::New)
+        });
+        write.await
+    }
+
+    pub(in crate::store) async fn topic_subscribe(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        member_id: MemberId,
+    ) -> Result<bool, StoreError> {
+        self.subscription(SUBSCRIBE, mesh_id, name, member_id).await
+    }
+
+    pub(in crate::store) async fn topic_unsubscribe(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        member_id: MemberId,
+    ) -> Result<bool, StoreError> {
+        self.subscription(UNSUBSCRIBE, mesh_id, name, member_id).await
+    }
+
+    async fn subscription(
+        &self,
+        change: &'static str,
+        mesh_id: MeshId,
+        name: &str,
+        member_id: MemberId,
+    ) -> Result<bool, StoreError> {
+        let name = name.to_owned();
+        let write = self.sqlite.write(move |tx| {
+            let by = named_params! {":mesh_id": key(mesh_id), ":name": name};
+            let found = exists(tx, TOPIC_FIND, by)?;
+            if found {
+                tx.prepare_cached(change)?.execute(named_params! {
+                    ":mesh_id": key(mesh_id), ":name": name, ":member_id": key(member_id),
+                })?;
+            }
+            Ok(found)
+        });
+        write.await
+    }
+
+    pub(in crate::store) async fn topic_list(
+        &self,
+        mesh_id: MeshId,
+        after: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<String>, StoreError> {
+        let after = after.unwrap_or_default().to_owned();
+        self.sqlite.read(move |c| names(c, TOPIC_LIST, mesh_id, &after, limit)).await
+    }
+
+    pub(in crate::store) async fn queue_create(
+        &self,
+        mesh_id: MeshId,
+        name: &str,
+        queue_id: QueueId,
+        now: UnixMs,
+    ) -> Result<Made, StoreError> {
+        let name = name.to_owned();
+        let write = self.sqlite.write(move |tx| {
+            let by = named_params! {":mesh_id": key(mesh_id), ":name": name};
+            if exists(tx, QUEUE_FIND, by)? {
+                return Ok(Made::There);
+            }
+            let by = named_params! {":mesh_id": key(mesh_id), ":max": QUEUES_MAX};
+            if exists(tx, QUEUES_FULL, by)? {
+                return Ok(Made::TooMany);
+            }
+            tx.prepare_cached(QUEUE_INSERT)?.execute(named_params! {
+                ":mesh_id": key(mesh_id), ":name": name, ":queue_id": key(queue_id),
+                ":now": now.0,
+            })?;
+            Ok(Made::New)
+        });
+        write.await
+    }
+
+    pub(in crate::store) async fn queue_list(
+        &self,
+        mesh_id: MeshId,
+        after: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<String>, StoreError> {
+        let after = after.unwrap_or_default().to_owned();
+        self.sqlite.read(move |c| names(c, QUEUE_LIST, mesh_id, &after, limit)).await
+    }
+}
+
+fn names(
+    connection: &Connection,
+    list: &str,
+    mesh_id: MeshId,
+    after: &str,
+    limit: i64,
+) -> Result<Vec<String>, StoreError> {
+    let by = named_params! {":mesh_id": key(mesh_id), ":after": after, ":limit": limit};
+    let mut statement = connection.prepare_cached(list)?;
+    let rows = statement.query_map(by, |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}

@@ -1,0 +1,102 @@
+//! `semel broker backup | restore | new-epoch`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use semel_broker::store::{Existing, RestoreError, SqliteStore, Store};
+
+use super::target::{self, end, failed, mint, now};
+use crate::exit::{Exit, Failure};
+use crate::print;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  semel broker backup --out broker-monday.db --store sqlite:broker.db"
+)]
+pub(crate) struct BackupArguments {
+    /// Where the copy goes; nothing may be there
+    #[arg(long)]
+    out: PathBuf,
+    #[command(flatten)]
+    target: target::Target,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  semel broker restore --in broker-monday.db --force --store sqlite:broker.db
+
+What was accepted after the backup is not in it. The restored store therefore gets a new epoch, and
+daemons offer again what they know was done.")]
+pub(crate) struct RestoreArguments {
+    /// A file that `semel broker backup` has written
+    #[arg(long = "in")]
+    from: PathBuf,
+    /// Replace the store that is there; it is kept beside it as `.replaced`
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    target: target::Target,
+}
+
+pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
+    let Some(path) = arguments.target.sqlite_path() else {
+        let text = "error: a PostgreSQL database is backed up with its own tools: pg_dump, or \
+                    pg_basebackup with its log";
+        return Err(Failure::new(Exit::Usage, text));
+    };
+    // Opening what is not there would make it.
+    if !path.exists() {
+        let text = format!("error: there is no store {}", path.display());
+        return Err(Failure::new(Exit::NotFound, text));
+    }
+    if arguments.out.exists() {
+        let text = format!("error: {} exists already", arguments.out.display());
+        return Err(Failure::new(Exit::Conflict, text));
+    }
+    match arguments.target.open().await? {
+        Store::Sqlite(store) => {
+            let done = store.backup_into(&arguments.out).await;
+            done.map_err(|error| failed(&error))
+        }
+        Store::Postgres(_) => Ok(()),
+    }
+}
+
+pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure> {
+    let Some(to) = arguments.target.sqlite_path() else {
+        let text = "error: a PostgreSQL database is restored with its own tools; before a broker \
+                    serves it, run: semel broker new-epoch";
+        return Err(Failure::new(Exit::Usage, text));
+    };
+    let existing = if arguments.force { Existing::Replace } else { Existing::Keep };
+    let epoch = mint().client_message_id().to_string();
+    let done = SqliteStore::restore(&arguments.from, &to, existing, &epoch, now(), Arc::new(end));
+    done.await.map_err(|error| not_restored(&error))?;
+    print(&format!("restored as epoch {epoch}\n"))
+}
+
+pub(super) async fn new_epoch(target: &target::Target) -> Result<(), Failure> {
+    let store = target.open().await?;
+    let epoch = mint().client_message_id().to_string();
+    store.store_renew(&epoch).await.map_err(|error| failed(&error))?;
+    print(&format!("the store's epoch is {epoch}\n"))
+}
+
+fn not_restored(error: &RestoreError) -> Failure {
+    let (exit, advice) = match error {
+        RestoreError::Exists => (Exit::Conflict, "\nto replace it: --force"),
+        RestoreError::InUse => (Exit::Conflict, "\nstop the broker first"),
+        RestoreError::NotABackup(_) | RestoreError::Damaged(_) => (Exit::Refused, ""),
+        RestoreError::Open(_) | RestoreError::Store(_) | RestoreError::Io { .. } => {
+            (Exit::Failed, "")
+        }
+    };
+    let mut text = format!("error: {error}");
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    Failure::new(exit, text + advice)
+}

@@ -1,0 +1,145 @@
+//! Members: let somebody in, list, throw out.
+
+use clap::Subcommand;
+use semel_broker::hints;
+use semel_broker::store::{Audited, Ended, Member, MemberStatus, NewMember, Role};
+use semel_core::id::MemberId;
+use semel_core::rfc3339;
+use semel_crypto::keys::PublicKey;
+use serde_json::{Value, json};
+
+use super::target::{self, failed, mesh as find, mint, now};
+use crate::exit::{Exit, Failure, Form};
+use crate::print;
+
+/// Members read at a time.
+const PAGE: i64 = 500;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MemberCommand {
+    /// Let somebody in
+    Add {
+        /// The mesh
+        mesh: String,
+        /// The member's name
+        name: String,
+        /// Its ed25519 public key, 64 hexadecimal digits
+        key: String,
+        #[command(flatten)]
+        target: target::Target,
+    },
+    /// List members of whatever status, in the order in which they joined
+    #[command(after_help = "Example:\n  semel broker member list ops --store sqlite:broker.db")]
+    List {
+        /// The mesh
+        mesh: String,
+        /// Print one JSON line per member
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        target: target::Target,
+    },
+    /// Throw a member out
+    Revoke {
+        /// The mesh
+        mesh: String,
+        /// The member's id
+        member: String,
+        #[command(flatten)]
+        target: target::Target,
+    },
+}
+
+pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
+    match command {
+        MemberCommand::Add { mesh, name, key, target } => {
+            let member = new_member(name, key, Role::Member)?;
+            let store = target.open().await?;
+            let mesh = find(&store, mesh).await?;
+            let added = store.member_add(mesh.mesh_id, &member, now()).await;
+            added.map_err(|error| failed(&error))?;
+            print(&format!("{}\n", member.member_id))
+        }
+        MemberCommand::List { mesh, json, target } => {
+            list(mesh, Form::of_flag(*json), target).await
+        }
+        MemberCommand::Revoke { mesh, member, target } => {
+            let (store, member_id) = (target.open().await?, member_id(member)?);
+            let mesh = find(&store, mesh).await?;
+            let (mint, revoked) = (mint(), MemberStatus::Revoked);
+            let audited = Audited { id: mint.uuid(), at: now() };
+            let ended = store.member_end(mesh.mesh_id, member_id, revoked, audited).await;
+            match ended.map_err(|error| failed(&error))? {
+                Ended::Done => {
+                    // The brokers find out by themselves, only later.
+                    let told = hints::tell_sessions_changed(&store, mint.uuid(), mesh.mesh_id);
+                    told.await.map_err(|error| failed(&error))
+                }
+                Ended::NotActive => {
+                    let text = format!("error: {member} is not an active member");
+                    Err(Failure::new(Exit::NotFound, text))
+                }
+                Ended::LastOwner => {
+                    let text = format!("error: {} would be left without an owner", mesh.slug);
+                    Err(Failure::new(Exit::Conflict, text))
+                }
+            }
+        }
+    }
+}
+
+async fn list(mesh: &str, form: Form, target: &target::Target) -> Result<(), Failure> {
+    let store = target.open().await?;
+    let mesh_id = find(&store, mesh).await?.mesh_id;
+    let mut after = None;
+    loop {
+        let page = store.member_list(mesh_id, after, PAGE).await.map_err(|error| failed(&error))?;
+        print(&page.iter().map(|member| line(member, form)).collect::<String>())?;
+        match page.last() {
+            Some(last) => after = Some(last.member_id),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn line(member: &Member, form: Form) -> String {
+    let Member { member_id, name, role, status, pubkey, .. } = member;
+    match form {
+        Form::Text => {
+            let key = pubkey.as_deref().unwrap_or("-");
+            format!("{member_id}  {:<7} {:<7} {key:<64}  {name}\n", status.as_str(), role.as_str())
+        }
+        Form::Json => {
+            let profile: Value = serde_json::from_str(&member.profile).unwrap_or_default();
+            let joined_at = rfc3339::format(member.joined_at);
+            let document = json!({
+                "member_id": member_id.to_string(), "name": name, "role": role.as_str(),
+                "status": status.as_str(), "pubkey": pubkey, "profile": profile,
+                "joined_at": joined_at,
+            });
+            format!("{document}\n")
+        }
+    }
+}
+
+pub(super) fn new_member(name: &str, key: &str, role: Role) -> Result<NewMember, Failure> {
+    let usage = |text: String| Failure::new(Exit::Usage, text);
+    if name.is_empty() || name.len() > 128 {
+        return Err(usage("error: a name has 1 to 128 bytes".to_owned()));
+    }
+    let pubkey = PublicKey::from_hex(key)
+        .map_err(|refusal| usage(format!("error: the key {}", refusal.detail)))?;
+    let mint = mint();
+    Ok(NewMember {
+        member_id: mint.uuid(),
+        name: name.to_owned(),
+        role,
+        key_id: mint.client_message_id().to_string(),
+        pubkey: pubkey.to_hex().to_string(),
+    })
+}
+
+pub(super) fn member_id(text: &str) -> Result<MemberId, Failure> {
+    let id = MemberId::parse(text);
+    id.ok_or_else(|| Failure::new(Exit::Usage, format!("error: {text:?} is not a member's id")))
+}

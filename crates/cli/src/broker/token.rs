@@ -1,0 +1,89 @@
+//! The operator's token: a file that only its owner can read, made when it is missing.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use semel_broker::http::AdminToken;
+use semel_core::hex::Hex;
+
+use super::target::random_bytes;
+use crate::exit::{Exit, Failure};
+
+/// Bytes of the file that are read: more is no token.
+const TOKEN_BYTES_MAX: u64 = 4096;
+
+/// Reads the token; a missing file gets a random one first.
+pub(super) fn load(path: &Path) -> Result<AdminToken, Failure> {
+    let refused = |text: String| {
+        Failure::new(Exit::Refused, format!("error: --admin-token-file {}: {text}", path.display()))
+    };
+    let io = |error: std::io::Error| refused(error.to_string());
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make(path).map_err(io)?;
+            File::open(path).map_err(io)?
+        }
+        opened => opened.map_err(io)?,
+    };
+    let metadata = file.metadata().map_err(io)?;
+    let mode = metadata.permissions().mode();
+    if !metadata.is_file() || mode & 0o077 != 0 {
+        let mode = mode & 0o777;
+        return Err(refused(format!(
+            "others can read or change it (mode {mode:03o})\nto keep it: chmod 600 {}",
+            path.display()
+        )));
+    }
+    let mut text = String::new();
+    file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).map_err(io)?;
+    AdminToken::parse(text.trim_end_matches('\n')).map_err(|refusal| refused(refusal.detail))
+}
+
+/// Whole or not at all, also when two processes make it at once: the first one's counts.
+fn make(path: &Path) -> std::io::Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(".{}", Hex(random_bytes()).to_string().split_off(48)));
+    let draft = Path::new(&draft);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
+    let written = writeln!(file, "{}", Hex(random_bytes())).and_then(|()| file.sync_all());
+    let linked = written.and_then(|()| std::fs::hard_link(draft, path));
+    std::fs::remove_file(draft)?;
+    match linked {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_is_made_for_its_owner_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        assert!(load(&path).is_ok());
+        let made = std::fs::read(&path).expect("a token");
+        assert_eq!((made.len(), made.last()), (65, Some(&b'\n')));
+        let mode = std::fs::metadata(&path).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(load(&path).is_ok());
+        assert_eq!(std::fs::read(&path).expect("a token"), made, "it stays");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        for mode in [0o640, 0o604, 0o660] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&path, permissions).expect("a mode");
+            let refused = load(&path).err().expect("refused");
+            assert_eq!(refused.exit, Exit::Refused, "{mode:o}");
+            assert!(refused.text.contains("chmod 600"), "{}", refused.text);
+        }
+        std::fs::remove_file(&path).expect("a file");
+        std::fs::write(&path, "short").expect("a file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("a mode");
+        assert!(load(&path).is_err_and(|refused| !refused.text.contains("short\n")));
+    }
+}

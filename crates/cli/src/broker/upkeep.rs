@@ -1,0 +1,94 @@
+//! What housekeeping does at night, by hand.
+
+use semel_broker::housekeeping::{self, SweepReport};
+use semel_broker::limits::AUDIT_LIST_MAX;
+use serde_json::json;
+
+use super::target::{self, failed, mesh as find, now};
+use crate::exit::{Exit, Failure, Form};
+use crate::print;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArguments {
+    /// Print one JSON line per mesh
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: target::Target,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AuditArguments {
+    /// The mesh
+    mesh: String,
+    /// Print one JSON document per line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: target::Target,
+}
+
+pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
+    let store = target.open().await?;
+    let swept = async {
+        let meshes = store.mesh_list().await?;
+        housekeeping::sweep_once(&store, &meshes, now()).await
+    };
+    let swept = swept.await.map_err(|error| failed(&error))?;
+    let SweepReport { ids, messages, audit_events, unfinished } = swept;
+    let what = format!("ids forgotten {ids}, messages deleted {messages}");
+    print(&format!("{what}, audit events deleted {audit_events}\n"))?;
+    if unfinished > 0 {
+        let text = "error: there is more to sweep\ngo on with: semel broker sweep";
+        return Err(Failure::new(Exit::Unavailable, text));
+    }
+    Ok(())
+}
+
+pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
+    let store = arguments.target.open().await?;
+    let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
+    let reports = housekeeping::check_once(&store, &meshes, now()).await;
+    let mut wrong = 0;
+    for (mesh_id, report) in reports.map_err(|error| failed(&error))? {
+        let slug = meshes.iter().find(|mesh| mesh.mesh_id == mesh_id).map_or("", |m| &m.slug);
+        let findings = report.findings();
+        wrong += findings.iter().map(|(_, count)| count).sum::<u64>();
+        let line = if arguments.json {
+            let findings: serde_json::Map<_, _> =
+                findings.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect();
+            json!({"mesh": slug, "rows": report.rows, "findings": findings}).to_string()
+        } else {
+            let found = findings.iter().filter(|(_, count)| *count > 0);
+            let found: Vec<String> = found.map(|(name, count)| format!("{name} {count}")).collect();
+            let found = if found.is_empty() { "consistent".to_owned() } else { found.join(", ") };
+            format!("{slug}: {} rows, {found}", report.rows)
+        };
+        print(&format!("{line}\n"))?;
+    }
+    if wrong > 0 {
+        let text = format!("error: {wrong} rows are not as they must be");
+        return Err(Failure::new(Exit::Failed, text));
+    }
+    Ok(())
+}
+
+pub(super) async fn audit(arguments: &AuditArguments) -> Result<(), Failure> {
+    let store = arguments.target.open().await?;
+    let mesh = find(&store, &arguments.mesh).await?;
+    let events = store.audit_list(mesh.mesh_id, AUDIT_LIST_MAX).await;
+    for event in events.map_err(|error| failed(&error))? {
+        let line = match Form::of_flag(arguments.json) {
+            Form::Text => format!("{} {} {}", event.at.0, event.kind, event.detail),
+            Form::Json => {
+                let detail: serde_json::Value =
+                    serde_json::from_str(&event.detail).unwrap_or_default();
+                let id = event.id.to_string();
+                json!({"id": id, "at": event.at.0, "kind": event.kind, "detail": detail})
+                    .to_string()
+            }
+        };
+        print(&format!("{line}\n"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! Who has a file open: everybody holds a shared lock on a second file beside it, and who replaces
+//! the database holds it alone. Beside it, because closing any other handle of the database file
+//! itself would drop SQLite's own locks in this process.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::open::{fsync_folder, wal_path};
+use crate::OpenError;
+
+/// What the lock's file holds while a database is being replaced.
+const REPLACING: &[u8] = b"a restore is under way\n";
+
+/// A database that nobody has open, for as long as this lives.
+pub struct Alone {
+    lock: File,
+    path: PathBuf,
+}
+
+/// Held for as long as a database is open.
+pub(super) fn share(path: &Path) -> Result<File, OpenError> {
+    let lock = open(path)?;
+    let busy = || OpenError::Replacing { path: path.to_owned() };
+    match lock.try_lock_shared() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(busy()),
+        Err(TryLockError::Error(source)) => {
+            return Err(OpenError::Io { path: beside(path), source });
+        }
+    }
+    // Somebody stopped half-way: the database may be missing, or without its log.
+    let marked = lock.metadata().is_ok_and(|lock| lock.len() > 0);
+    if marked { Err(busy()) } else { Ok(lock) }
+}
+
+impl Alone {
+    /// Nothing when somebody has the database open.
+    pub fn with(path: &Path) -> Result<Option<Self>, OpenError> {
+        let lock = open(path)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(Self { lock, path: path.to_owned() })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(OpenError::Io { path: beside(path), source }),
+        }
+    }
+
+    /// Puts `new`, a whole database in the same folder, where the old one is. That one is kept
+    /// beside it as `.replaced`. Stopped half-way, nobody can open the database until this is done
+    /// again.
+    pub fn replace_with(mut self, new: &Path) -> Result<(), OpenError> {
+        let path = self.path.clone();
+        let io = |source| OpenError::Io { path: path.clone(), source };
+        File::open(new).and_then(|new| new.sync_all()).map_err(io)?;
+        self.lock.write_all(REPLACING).and_then(|()| self.lock.sync_all()).map_err(io)?;
+        fsync_folder(&path)?;
+        let old = with(&path, ".replaced");
+        // A log that belongs to another database would be replayed into this one.
+        gone(std::fs::remove_file(wal_path(&old))).map_err(io)?;
+        gone(std::fs::rename(&path, &old)).map_err(io)?;
+        gone(std::fs::rename(wal_path(&path), wal_path(&old))).map_err(io)?;
+        gone(std::fs::remove_file(with(&path, "-shm"))).map_err(io)?;
+        fsync_folder(&path)?;
+        std::fs::rename(new, &path).map_err(io)?;
+        fsync_folder(&path)?;
+        self.lock.set_len(0).and_then(|()| self.lock.sync_all()).map_err(io)
+    }
+}
+
+/// What is not there need not be moved.
+fn gone(done: std::io::Result<()>) -> std::io::Result<()> {
+    match done {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+fn open(path: &Path) -> Result<File, OpenError> {
+    let lock = OpenOptions::new().create(true).append(true).open(beside(path));
+    lock.map_err(|source| OpenError::Io { path: beside(path), source })
+}
+
+fn beside(path: &Path) -> PathBuf {
+    with(path, ".lock")
+}
+
+fn with(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
