@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use semel_broker::accept::{AcceptItem, Session, Verdict};
 use semel_broker::hub::Hub;
+use semel_broker::life::StoreLife;
 use semel_broker::limiter::Limiter;
 use semel_broker::pipeline::{Answer, Pipeline};
 use semel_broker::store::{
@@ -219,7 +220,9 @@ async fn prepare(store: Store, load: Load) -> Result<Bench> {
         }
     }?;
     let limiter = Limiter::memory(Arc::clone(&clock));
-    let pipeline = Pipeline::new(store, limiter, Arc::clone(&clock), Arc::new(Hub::default()));
+    let life = StoreLife::new(store.store_epoch().await?);
+    let hub = Arc::new(Hub::default());
+    let pipeline = Pipeline::new(store, life, limiter, Arc::clone(&clock), hub);
     let (mesh, next) = (Arc::new(mesh), AtomicU64::new(0));
     Ok(Bench { pipeline, mesh, session, to, mint, clock, next, load })
 }

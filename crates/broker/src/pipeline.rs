@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::accept::{AcceptBatch, AcceptItem, Claim, Session, Verdict};
 use crate::hints::Hints;
 use crate::hub::Hub;
+use crate::life::StoreLife;
 use crate::limiter::{self, LimitRequest, Limiter, LimiterCounts};
 use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX, RETRY_AFTER_MIN};
 use crate::metrics::{LaneMetrics, Metrics};
@@ -80,6 +81,7 @@ pub struct Pipeline {
 
 struct Shared {
     store: Store,
+    life: StoreLife,
     limiter: Limiter,
     clock: Arc<dyn Clock>,
     hub: Arc<Hub>,
@@ -89,20 +91,27 @@ struct Shared {
 
 impl Pipeline {
     /// A pipeline over this store, of a broker that is alone.
-    pub fn new(store: Store, limiter: Limiter, clock: Arc<dyn Clock>, hub: Arc<Hub>) -> Self {
-        Self::with_hints(store, limiter, clock, hub, None)
+    pub fn new(
+        store: Store,
+        life: StoreLife,
+        limiter: Limiter,
+        clock: Arc<dyn Clock>,
+        hub: Arc<Hub>,
+    ) -> Self {
+        Self::with_hints(store, life, limiter, clock, hub, None)
     }
 
     /// A pipeline that tells other brokers of its commits.
     pub fn with_hints(
         store: Store,
+        life: StoreLife,
         limiter: Limiter,
         clock: Arc<dyn Clock>,
         hub: Arc<Hub>,
         hints: Option<Hints>,
     ) -> Self {
         let metrics = Arc::new(Metrics::default());
-        let shared = Arc::new(Shared { store, limiter, clock, hub, hints, metrics });
+        let shared = Arc::new(Shared { store, life, limiter, clock, hub, hints, metrics });
         Self { shared, lanes: Mutex::new(HashMap::new()) }
     }
 
@@ -216,7 +225,12 @@ impl Shared {
         };
         let keys: Vec<_> = batch.iter().map(key).collect();
         let held = match self.store.dedupe_look_up(mesh_id, &keys).await {
-            Ok(held) => held,
+            Ok(found) if self.life.goes_on(&found.store_epoch) => found.held,
+            Ok(_) => {
+                // What another life of the store knows says nothing about this one's sends.
+                batch.into_iter().for_each(|waiting| waiting.answer(lane, Answer::Close));
+                return None;
+            }
             Err(error) => {
                 tracing::warn!(error = error.chain(), "ids could not be looked up");
                 batch.into_iter().for_each(|waiting| waiting.answer(lane, Answer::Later));

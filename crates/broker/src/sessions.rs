@@ -150,6 +150,9 @@ pub(crate) async fn standing(
     let live = [Live { session: *session, host_fingerprint: None }];
     let now = broker.clock.wall();
     let beat = broker.store.heartbeat(mesh_id, broker.broker_id, &live, now).await?;
+    if !broker.life.goes_on(&beat.store_epoch) {
+        return Ok(Some(Ending::Abandon));
+    }
     Ok(beat.standings.first().copied().and_then(ending))
 }
 

@@ -16,7 +16,7 @@ use semel_store::StoreError;
 use semel_wire::limits::{FRAME_OVERHEAD_BYTES, message_bytes_max};
 use uuid::Uuid;
 
-use crate::accept::{AcceptBatch, Held, Verdict};
+use crate::accept::{AcceptBatch, Held, Session, Verdict};
 
 pub use directory::{
     Admitted, Ended, Join, Joined, Made, Member, MemberStatus, Mesh, MeshChange, NewInvite,
@@ -36,6 +36,24 @@ pub enum Store {
     Sqlite(Arc<SqliteStore>),
     /// Many brokers.
     Postgres(PostgresStore),
+}
+
+/// What a look-up has found, of one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookedUp {
+    /// Which life of the store this is of.
+    pub store_epoch: String,
+    /// One per question, in order.
+    pub held: Vec<Option<Held>>,
+}
+
+/// What a daemon's question about its ids comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolved {
+    /// It speaks over another connection by now: nothing can be said here.
+    Stale,
+    /// This is so.
+    Current(LookedUp),
 }
 
 /// What an accept transaction did.
@@ -121,15 +139,29 @@ impl Store {
         }
     }
 
-    /// B0, and `resolve`: which of these senders' ids are held, in the order asked.
+    /// B0: which of these senders' ids are held, in the order asked.
     pub async fn dedupe_look_up(
         &self,
         mesh_id: MeshId,
         keys: &[(MemberId, ClientMessageId)],
-    ) -> Result<Vec<Option<Held>>, StoreError> {
+    ) -> Result<LookedUp, StoreError> {
         match self {
             Self::Sqlite(store) => store.dedupe_look_up(mesh_id, keys).await,
             Self::Postgres(store) => store.dedupe_look_up(mesh_id, keys).await,
+        }
+    }
+
+    /// Which of the daemon's ids are held, in the order asked, if it still speaks over this
+    /// session. Exact, because no older attempt can commit any more (mesh.md §10).
+    pub async fn resolve(
+        &self,
+        mesh_id: MeshId,
+        session: &Session,
+        ids: &[ClientMessageId],
+    ) -> Result<Resolved, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.resolve(mesh_id, session, ids).await,
+            Self::Postgres(store) => store.resolve(mesh_id, session, ids).await,
         }
     }
 

@@ -18,6 +18,7 @@ use super::{Connection, End, answer, request};
 use crate::accept::DedupeMode;
 use crate::limits::SENDS_IN_FLIGHT_MAX;
 use crate::pipeline::Answer;
+use crate::store::Resolved;
 
 /// What the reader needs besides the connection.
 struct Reader<'a> {
@@ -150,15 +151,18 @@ fn features(connection: &Connection, request: &FeatureNegotiationRequest) -> Fro
 
 /// A read like B0; exact, because no older attempt of this daemon can commit any more.
 async fn resolved(connection: &Connection, resolve: &Resolve) -> Result<FromBroker, End> {
-    let member_id = connection.session.member_id;
-    let key = |item: &semel_wire::frame::ResolveItem| (member_id, item.client_message_id.clone());
-    let keys: Vec<_> = resolve.items.iter().map(key).collect();
+    let ids: Vec<_> = resolve.items.iter().map(|item| item.client_message_id.clone()).collect();
     let broker = &connection.broker;
-    let held = broker.store.dedupe_look_up(connection.mesh.mesh_id, &keys).await;
-    let held = held.map_err(|error| {
-        tracing::warn!(error = error.chain(), "ids could not be resolved");
-        End::Abandon
-    })?;
+    let found = broker.store.resolve(connection.mesh.mesh_id, &connection.session, &ids).await;
+    let held = match found {
+        Ok(Resolved::Current(found)) if broker.life.goes_on(&found.store_epoch) => found.held,
+        Ok(Resolved::Current(_)) => return Err(End::Abandon),
+        Ok(Resolved::Stale) => return Err(End::Stale),
+        Err(error) => {
+            tracing::warn!(error = error.chain(), "ids could not be resolved");
+            return Err(End::Abandon);
+        }
+    };
     let now = broker.clock.wall();
     let items = resolve.items.iter().zip(held).map(|(item, held)| {
         let too_old = connection.mesh.too_old(item.enqueued_at, now);

@@ -89,12 +89,7 @@ impl PostgresStore {
     pub(super) async fn store_epoch(&self) -> Result<String, StoreError> {
         let tx = self.postgres.snapshot().await?;
         let row = tx.query_opt(STORE_EPOCH, &[]).await?;
-        let row = row.ok_or(StoreError::Corrupt {
-            table: "store",
-            id: "1".to_owned(),
-            what: "the store has no epoch".to_owned(),
-        })?;
-        Ok(row.try_get(0)?)
+        Ok(row.ok_or_else(no_epoch)?.try_get(0)?)
     }
 
     /// One statement in a transaction of its own.
@@ -105,6 +100,14 @@ impl PostgresStore {
             tx.commit().await.map(|()| rows)
         };
         self.postgres.retry(run).await
+    }
+}
+
+fn no_epoch() -> StoreError {
+    StoreError::Corrupt {
+        table: "store",
+        id: "1".to_owned(),
+        what: "the store has no epoch".to_owned(),
     }
 }
 

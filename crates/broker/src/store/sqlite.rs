@@ -82,13 +82,18 @@ impl SqliteStore {
     }
 
     pub(super) async fn store_epoch(&self) -> Result<String, StoreError> {
-        self.sqlite.read(|c| Ok(c.query_row(STORE_EPOCH, [], |row| row.get(0))?)).await
+        self.sqlite.read(store_epoch_in_tx).await
     }
 
     /// Commits what was handed in and closes the file in order.
     pub async fn close(self) {
         self.sqlite.close().await;
     }
+}
+
+/// Which life of the store this is.
+fn store_epoch_in_tx(tx: &Connection) -> Result<String, StoreError> {
+    Ok(tx.prepare_cached(STORE_EPOCH)?.query_row([], |row| row.get(0))?)
 }
 
 /// An id as a column holds it: sixteen bytes.

@@ -96,19 +96,19 @@ async fn serve_with(
     let store = fixture.store.clone();
     let (to, time) = (Arc::clone(&hub), Arc::clone(&shared));
     let mut hints = None;
+    let life = StoreLife::new(store.store_epoch().await.unwrap());
     let pipeline = if hinted {
         let (hinter, service) = Hints::over(&store, broker_id, Arc::clone(&hub)).unwrap().unwrap();
         drop(tokio::spawn(service.run()));
         hints = Some(hinter);
-        Pipeline::with_hints(store.clone(), limiter, time, to, hints.clone())
+        Pipeline::with_hints(store.clone(), life.clone(), limiter, time, to, hints.clone())
     } else {
-        Pipeline::new(store.clone(), limiter, time, to)
+        Pipeline::new(store.clone(), life.clone(), limiter, time, to)
     };
-    let store_epoch = store.store_epoch().await.unwrap();
     let broker = Arc::new(Broker {
         hints: hints.clone(),
         rosters: Rosters::default(),
-        life: StoreLife::new(store_epoch),
+        life,
         timings,
         broker_id,
         store,

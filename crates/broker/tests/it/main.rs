@@ -16,6 +16,7 @@ mod door;
 mod hints;
 mod housekeeping;
 mod http;
+mod life;
 mod limiter;
 mod metrics;
 mod presence;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use semel_broker::housekeeping::night_once;
 use semel_broker::hub::Hub;
+use semel_broker::life::StoreLife;
 use semel_broker::limiter::{Limiter, LimiterCounts};
 use semel_broker::metrics::{Live, Metrics};
 use semel_broker::pipeline::Pipeline;
@@ -80,7 +81,8 @@ async fn what_the_claim_finds_is_a_hit_too() {
     let clock: Arc<dyn Clock> = Arc::new(SimClock::at_ms(NOW.0));
     let limiter = Limiter::memory(Arc::clone(&clock));
     let hub = Arc::new(Hub::default());
-    let pipeline = Pipeline::new(fixture.store.clone(), limiter, clock, hub);
+    let life = StoreLife::new(fixture.store.store_epoch().await.unwrap());
+    let pipeline = Pipeline::new(fixture.store.clone(), life, limiter, clock, hub);
     let mesh = Arc::new(fixture.store.mesh_find("test").await.unwrap().unwrap());
     let item = fixture.item(0, "one", TOPIC, "hi");
     let first = pipeline.submit(&mesh, item.clone(), NOW).await;

@@ -200,7 +200,7 @@ impl Fixture {
     pub(crate) async fn look_up(&self, member: usize, ids: &[&str]) -> Vec<Option<Held>> {
         let key = |id: &&str| (self.members[member], ClientMessageId::parse(id).unwrap());
         let keys: Vec<_> = ids.iter().map(key).collect();
-        self.store.dedupe_look_up(self.mesh_id, &keys).await.unwrap()
+        self.store.dedupe_look_up(self.mesh_id, &keys).await.unwrap().held
     }
 
     /// The history numbers that wait for a member.

@@ -19,10 +19,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::params_from_iter;
-use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Session, Verdict};
+use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Held, Session, Verdict};
 use semel_broker::limits::DAY;
 use semel_broker::store::{
-    Greeted, NewMember, NewSession, PostgresStore, Role, SqliteStore, Store,
+    Greeted, NewMember, NewSession, PostgresStore, Resolved, Role, SqliteStore, Store,
 };
 use semel_core::clock::UnixMs;
 use semel_core::code::Code;
@@ -120,6 +120,8 @@ struct Replay<'a> {
     now: UnixMs,
     sessions: HashMap<usize, Session>,
     epoch_max: i64,
+    /// The epochs of those that speak for their instances.
+    current: HashMap<semel_core::id::InstanceId, i64>,
     neighbour: Option<Session>,
     minted: u128,
     open: Option<Open>,
@@ -167,6 +169,7 @@ impl<'a> Replay<'a> {
             now: START,
             sessions: HashMap::new(),
             epoch_max: 0,
+            current: HashMap::new(),
             neighbour: None,
             minted: seed,
             open: None,
@@ -203,7 +206,7 @@ impl<'a> Replay<'a> {
             StoreStep::CheckRefuses { accept: _ } => self.open.as_mut().unwrap().refused = true,
             StoreStep::Commit { accept: _ } => self.commit().await,
             StoreStep::Rollback { accept: _ } => self.open = None,
-            StoreStep::Resolve { conn: _, says } => assert_eq!(self.resolve().await, says),
+            StoreStep::Resolve { conn, says } => self.resolve(self.sessions[&conn], says).await,
             // Past the horizon by a moment, then by a day more.
             StoreStep::TimePasses if self.now == START => {
                 self.now = UnixMs(START.saturating_add(DAY * DAYS).0 + 1);
@@ -215,6 +218,7 @@ impl<'a> Replay<'a> {
             StoreStep::SessionDeleted { instance: number } => {
                 let by = [mesh, instance(number).as_uuid()];
                 assert_eq!(self.tables.execute(SESSION_DELETE, &by).await, 1);
+                self.current.remove(&instance(number));
             }
             StoreStep::RivalCommits => {
                 let session = self.hello(RIVAL_INSTANCE).await;
@@ -260,12 +264,20 @@ impl<'a> Replay<'a> {
         };
         assert!(session.epoch > self.epoch_max, "{session:?}");
         self.epoch_max = session.epoch;
+        if retires_owner {
+            self.current.remove(&instance(0));
+        }
+        self.current.insert(session.instance_id, session.epoch);
         session
     }
 
     async fn look_up(&self) -> Dedupe {
         let keys = [(self.member_id, id())];
-        let held = self.store.dedupe_look_up(self.mesh_id, &keys).await.unwrap().remove(0);
+        let mut found = self.store.dedupe_look_up(self.mesh_id, &keys).await.unwrap();
+        self.found(found.held.remove(0))
+    }
+
+    fn found(&self, held: Option<Held>) -> Dedupe {
         match held.map(|held| held.fingerprint) {
             None => Dedupe::Absent,
             Some(found) if found == Fingerprint::of(&envelope(OURS)) => Dedupe::Ours,
@@ -276,12 +288,22 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// As a connection answers it.
-    async fn resolve(&self) -> Resolution {
-        match (self.look_up().await, MODE.too_old(START, self.now)) {
-            (Dedupe::Ours, _) => Resolution::Committed,
-            (Dedupe::Absent | Dedupe::Rival, true) => Resolution::TooOld,
-            (Dedupe::Absent | Dedupe::Rival, false) => Resolution::Absent,
+    /// As a connection answers it. One that was replaced is closed, where the model answers what
+    /// nobody listens to.
+    async fn resolve(&self, session: Session, says: Resolution) {
+        match self.store.resolve(self.mesh_id, &session, &[id()]).await.unwrap() {
+            Resolved::Stale => {
+                assert_ne!(self.current.get(&session.instance_id), Some(&session.epoch));
+            }
+            Resolved::Current(mut found) => {
+                let found = self.found(found.held.remove(0));
+                let resolved = match (found, MODE.too_old(START, self.now)) {
+                    (Dedupe::Ours, _) => Resolution::Committed,
+                    (Dedupe::Absent | Dedupe::Rival, true) => Resolution::TooOld,
+                    (Dedupe::Absent | Dedupe::Rival, false) => Resolution::Absent,
+                };
+                assert_eq!(resolved, says);
+            }
         }
     }
 

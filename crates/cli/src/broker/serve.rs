@@ -83,7 +83,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let life = StoreLife::new(store_epoch);
     let hints_too = hints.clone();
     let (clock_too, hub_too) = (Arc::clone(&clock), Arc::clone(&hub));
-    let pipeline = Pipeline::with_hints(store.clone(), limiter, clock_too, hub_too, hints_too);
+    let pipeline =
+        Pipeline::with_hints(store.clone(), life.clone(), limiter, clock_too, hub_too, hints_too);
     let broker = Arc::new(Broker {
         broker_id,
         store,

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use semel_core::clock::UnixMs;
 use semel_core::envelope::DestinationKind;
+use semel_core::id::MeshId;
 use semel_store::postgres::{Asked, Transaction};
 use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
@@ -24,7 +25,8 @@ use uuid::Uuid;
 use super::PostgresStore;
 use super::dedupe::held_in_tx;
 use crate::accept::{
-    AcceptBatch, AcceptItem, Claim, Decision, Epoch, Held, Standing, Target, Verdict, decide,
+    AcceptBatch, AcceptItem, Claim, Decision, Epoch, Held, Session, Standing, Target, Verdict,
+    decide,
 };
 use crate::limits::CLAIM_ROUNDS_MAX;
 use crate::store::BatchDone;
@@ -491,4 +493,17 @@ fn first_repeated(items: &[AcceptItem]) -> usize {
     let mut seen = HashSet::new();
     let mut keys = items.iter().map(|item| (item.session.member_id, &item.client_message_id));
     keys.position(|key| !seen.insert(key)).unwrap_or(items.len())
+}
+
+/// Whether the session is its daemon's current one; its row is locked until the transaction ends.
+pub(super) async fn is_current_in_tx(
+    tx: &Transaction,
+    mesh_id: MeshId,
+    session: &Session,
+) -> Result<bool, StoreError> {
+    let (members, instances) =
+        (vec![session.member_id.as_uuid()], vec![session.instance_id.as_uuid()]);
+    let row = tx.query_opt(SESSIONS, &[&mesh_id.as_uuid(), &members, &instances]).await?;
+    let epoch: Option<i64> = row.map(|row| row.try_get(2)).transpose()?;
+    Ok(epoch == Some(session.epoch))
 }

@@ -6,8 +6,10 @@ use semel_core::fingerprint::Fingerprint;
 use semel_core::id::{ClientMessageId, MemberId, MeshId};
 use semel_store::{StoreError, statements};
 
-use super::{Key, SqliteStore, key};
-use crate::accept::{AcceptBatch, AcceptItem, Held};
+use super::session::epoch_in_tx;
+use super::{Key, SqliteStore, key, store_epoch_in_tx};
+use crate::accept::{AcceptBatch, AcceptItem, Epoch, Held, Session};
+use crate::store::{LookedUp, Resolved};
 
 statements! {
     LOOK_UP = "
@@ -35,13 +37,35 @@ impl SqliteStore {
         &self,
         mesh_id: MeshId,
         keys: &[(MemberId, ClientMessageId)],
-    ) -> Result<Vec<Option<Held>>, StoreError> {
+    ) -> Result<LookedUp, StoreError> {
         let keys = keys.to_vec();
-        let read = self.sqlite.read(move |connection| {
-            keys.iter().map(|(sender, id)| held_in_tx(connection, mesh_id, *sender, id)).collect()
-        });
+        self.sqlite.read(move |snapshot| look_up_in_tx(snapshot, mesh_id, &keys)).await
+    }
+
+    pub(in crate::store) async fn resolve(
+        &self,
+        mesh_id: MeshId,
+        session: &Session,
+        ids: &[ClientMessageId],
+    ) -> Result<Resolved, StoreError> {
+        let session = *session;
+        let keys: Vec<_> = ids.iter().map(|id| (session.member_id, id.clone())).collect();
+        let read =
+            self.sqlite.read(move |snapshot| match epoch_in_tx(snapshot, mesh_id, &session)? {
+                Epoch::Current => look_up_in_tx(snapshot, mesh_id, &keys).map(Resolved::Current),
+                Epoch::Stale => Ok(Resolved::Stale),
+            });
         read.await
     }
+}
+
+fn look_up_in_tx(
+    tx: &Connection,
+    mesh_id: MeshId,
+    keys: &[(MemberId, ClientMessageId)],
+) -> Result<LookedUp, StoreError> {
+    let found = keys.iter().map(|(sender, id)| held_in_tx(tx, mesh_id, *sender, id));
+    Ok(LookedUp { held: found.collect::<Result<_, _>>()?, store_epoch: store_epoch_in_tx(tx)? })
 }
 
 /// The row that holds this id.

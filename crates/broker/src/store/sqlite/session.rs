@@ -2,7 +2,7 @@
 //! On SQLite the writer runs one transaction at a time, so a raise waits for every accept by going
 //! through it.
 
-use rusqlite::{OptionalExtension, named_params};
+use rusqlite::{Connection, OptionalExtension, named_params};
 use semel_core::clock::UnixMs;
 use semel_core::id::{InstanceId, MemberId, MeshId};
 use semel_store::sqlite::Tx;
@@ -183,7 +183,7 @@ fn session_end_in_tx(
 
 /// A missing row is stale, like any other number.
 pub(super) fn epoch_in_tx(
-    tx: &Tx<'_>,
+    tx: &Connection,
     mesh_id: MeshId,
     session: &Session,
 ) -> Result<Epoch, StoreError> {
