@@ -29,7 +29,7 @@ use crate::hints::Hints;
 use crate::http::AdminToken;
 use crate::hub::{Ending, Hub, Registration};
 use crate::life::StoreLife;
-use crate::limits::{OUTBOUND_MAX, PING_INTERVAL, SILENCE_MAX, Timings, WRITE_TIMEOUT};
+use crate::limits::{LINGER_MAX, OUTBOUND_MAX, PING_INTERVAL, SILENCE_MAX, Timings, WRITE_TIMEOUT};
 use crate::pipeline::Pipeline;
 use crate::roster::Rosters;
 use crate::sessions;
@@ -85,6 +85,8 @@ enum End {
     Stale,
     /// Nobody can know what became of a send: no reason, no answer.
     Abandon,
+    /// The reason is written; the close is left.
+    Told(CloseFrame),
     /// The other side went away.
     Gone,
 }
@@ -98,7 +100,7 @@ impl End {
 impl From<Ending> for End {
     fn from(ending: Ending) -> Self {
         match ending {
-            Ending::Close(reason) => Self::Close(reason),
+            Ending::Close(reason) | Ending::Drain(reason) => Self::Close(reason),
             Ending::Revoked(reason) => Self::Revoked(reason),
             Ending::Abandon => Self::Abandon,
         }
@@ -116,12 +118,18 @@ pub async fn serve(broker: Arc<Broker>, socket: WebSocket) {
     let end = run(&connected, &mut sink, &mut stream, outbound).await;
     let end = match end {
         End::Stale => stale(&connected).await,
-        End::Close(_) | End::Revoked(_) | End::Abandon | End::Gone => end,
+        End::Close(_) | End::Revoked(_) | End::Abandon | End::Told(_) | End::Gone => end,
     };
     let member_id = connected.session.member_id;
     tracing::info!(%member_id, mesh = connected.mesh.slug, "a daemon has disconnected");
     depart(connected).await;
+    let lingers = matches!(end, End::Told(_));
     close(&mut sink, end).await;
+    if lingers {
+        // What comes now is dropped. With it unread, the system would take back what was written.
+        let gone = async { while let Some(Ok(_)) = stream.next().await {} };
+        let _ = tokio::time::timeout(LINGER_MAX, gone).await;
+    }
 }
 
 /// Who was replaced is told by whom, and who was revoked is told that.
@@ -160,11 +168,20 @@ async fn run(
         end = pusher::run(connection, acks) => end,
         end = write(sink, outbound) => end,
         end = watch(connection, &heard) => end,
-        ending = connection.registration.peer().ending() => ending.into(),
+        end = ended(connection) => end,
     }
 }
 
-/// The one writer. A frame that cannot be written in time means a reader that is too slow.
+/// What others want of it. That it drains is the reader's business.
+async fn ended(connection: &Connection) -> End {
+    match connection.registration.peer().ending().await {
+        Ending::Drain(_) => std::future::pending().await,
+        ending @ (Ending::Close(_) | Ending::Revoked(_) | Ending::Abandon) => ending.into(),
+    }
+}
+
+/// The one writer. A frame that cannot be written in time means a reader that is too slow. A
+/// reason is the last frame: what was queued before it is written before the connection closes.
 async fn write(
     sink: &mut SplitSink<WebSocket, Message>,
     mut outbound: mpsc::Receiver<FromBroker>,
@@ -172,6 +189,9 @@ async fn write(
     while let Some(frame) = outbound.recv().await {
         if !send(sink, &frame).await {
             return End::Gone;
+        }
+        if let FromBroker::CloseReason(reason) = frame {
+            return End::Told(close_frame(&reason));
         }
     }
     End::Gone
@@ -210,12 +230,10 @@ async fn close(sink: &mut SplitSink<WebSocket, Message>, end: End) {
     let frame = match end {
         End::Gone => return,
         End::Abandon | End::Stale => CloseFrame { code: 1011, reason: "".into() },
+        End::Told(frame) => frame,
         End::Close(reason) | End::Revoked(reason) => {
             // A close frame holds 123 bytes, so the whole reason goes out as a frame before it.
-            let frame = CloseFrame {
-                code: reason.kind.code().as_u16(),
-                reason: reason.close_text().into(),
-            };
+            let frame = close_frame(&reason);
             if !send(sink, &FromBroker::CloseReason(reason)).await {
                 return;
             }
@@ -223,4 +241,8 @@ async fn close(sink: &mut SplitSink<WebSocket, Message>, end: End) {
         }
     };
     let _ = tokio::time::timeout(WRITE_TIMEOUT, sink.send(Message::Close(Some(frame)))).await;
+}
+
+fn close_frame(reason: &CloseReason) -> CloseFrame {
+    CloseFrame { code: reason.kind.code().as_u16(), reason: reason.close_text().into() }
 }

@@ -20,6 +20,8 @@ use crate::store::Live;
 pub enum Ending {
     /// With a reason.
     Close(CloseReason),
+    /// With a reason, once every send that was read is answered.
+    Drain(CloseReason),
     /// The member may no longer take part: it is told so first.
     Revoked(CloseReason),
     /// Nothing definite can be said.
@@ -182,11 +184,6 @@ impl Hub {
         let peers = self.lock();
         let touched = peers.iter().filter(|((mesh_id, _), _)| meshes.contains(*mesh_id));
         touched.flat_map(|(_, list)| list).for_each(|peer| peer.wake.notify_one());
-    }
-
-    /// Asks every connection to close.
-    pub fn close_all(&self, reason: &CloseReason) {
-        self.end_all(&Ending::Close(reason.clone()));
     }
 
     /// Asks every connection to end.

@@ -74,7 +74,7 @@ pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
 pub const LANE_QUEUE_MAX: usize = 4096;
 
 /// Sends of one connection that may be unanswered; its next frame is read after that.
-pub const SENDS_IN_FLIGHT_MAX: usize = 512;
+pub const SENDS_IN_FLIGHT_MAX: u32 = 512;
 
 /// Frames that may wait to be written to one connection.
 pub const OUTBOUND_MAX: usize = 1024;
@@ -99,6 +99,9 @@ pub const REDELIVER_AFTER: Duration = Duration::from_secs(30);
 
 /// How long a broker that stops waits for its connections.
 pub const DRAIN_MAX: Duration = Duration::from_secs(30);
+
+/// How long a connection that was drained waits for the daemon to close its side.
+pub const LINGER_MAX: Duration = Duration::from_secs(2);
 
 /// How often a broker that stops asks everybody to leave.
 pub const DRAIN_ASK_AGAIN: Duration = Duration::from_millis(200);

@@ -169,7 +169,7 @@ async fn drain(hub: &Hub, connections: &Connections) {
     let all_gone = async {
         // Again and again: a daemon whose hello was under way has come in since.
         loop {
-            hub.close_all(&reason);
+            hub.end_all(&Ending::Drain(reason.clone()));
             if timeout(DRAIN_ASK_AGAIN, connections.drained()).await.is_ok() {
                 return;
             }

@@ -8,14 +8,15 @@ use futures_util::stream::SplitStream;
 use semel_core::max_age::DedupeWindow;
 use semel_wire::features::{Dedupe, MaxPayload, Offer};
 use semel_wire::frame::{
-    FeatureNegotiationRequest, FromBroker, FromDaemon, Pong, Resolve, ResolveResult, ResolvedItem,
-    SendFrame, Verdict,
+    CloseReason, FeatureNegotiationRequest, FromBroker, FromDaemon, Pong, Resolve, ResolveResult,
+    ResolvedItem, SendFrame, Verdict,
 };
 use semel_wire::limits::frame_bytes_max;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::{Connection, End, answer, request};
 use crate::accept::DedupeMode;
+use crate::hub::Ending;
 use crate::limits::SENDS_IN_FLIGHT_MAX;
 use crate::pipeline::Answer;
 use crate::store::Resolved;
@@ -47,13 +48,16 @@ pub(super) async fn run(
     signals: Signals<'_>,
 ) -> End {
     let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
-    let in_flight = Arc::new(Semaphore::new(SENDS_IN_FLIGHT_MAX));
+    let in_flight = Arc::new(Semaphore::new(SENDS_IN_FLIGHT_MAX as usize));
     let (doomed, mut doom) = mpsc::channel(1);
     let reader = Reader { connection, in_flight, doomed, acked, signals };
+    let mut draining = std::pin::pin!(draining(connection));
     loop {
         let message = tokio::select! {
-            message = stream.next() => message,
+            biased;
             Some(end) = doom.recv() => return end,
+            reason = &mut draining => return reader.drain(reason, &mut doom).await,
+            message = stream.next() => message,
         };
         signals.heard.notify_one();
         let text = match message {
@@ -72,7 +76,31 @@ pub(super) async fn run(
     }
 }
 
+/// Comes back when the broker stops.
+async fn draining(connection: &Connection) -> CloseReason {
+    match connection.registration.peer().ending().await {
+        Ending::Drain(reason) => reason,
+        Ending::Close(_) | Ending::Revoked(_) | Ending::Abandon => std::future::pending().await,
+    }
+}
+
 impl Reader<'_> {
+    /// Reads nothing more. Every send that was read is answered; then the writer is told the
+    /// reason, which ends the connection behind all answers.
+    async fn drain(&self, reason: CloseReason, doom: &mut mpsc::Receiver<End>) -> End {
+        let all_answered = async {
+            let _all = self.in_flight.acquire_many(SENDS_IN_FLIGHT_MAX).await;
+            let reason = FromBroker::CloseReason(reason);
+            let _ = self.connection.outbound.send(reason).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            Some(end) = doom.recv() => end,
+            () = all_answered => End::Gone,
+        }
+    }
+
     async fn handle(&self, frame: FromDaemon) -> Result<(), End> {
         let connection = self.connection;
         let answer = match frame {

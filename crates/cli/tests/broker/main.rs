@@ -9,6 +9,7 @@
 )]
 
 mod daemon;
+mod draining;
 mod killed;
 mod operator;
 mod process;

@@ -54,9 +54,18 @@ impl Broker {
 
     /// SIGTERM; gives the exit code.
     pub(crate) fn stop(&mut self) -> Option<i32> {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::TERM).unwrap();
+        self.terminate();
+        self.stop_code()
+    }
+
+    /// The exit code of a process that was asked to end.
+    pub(crate) fn stop_code(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
+    }
+
+    /// SIGTERM, without a wait.
+    pub(crate) fn terminate(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
     }
 }
 
