@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use semel_core::clock::{Clock, UnixMs};
-use semel_core::id::MeshId;
 use semel_store::StoreError;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -16,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::store::{Mesh, Report, Store};
 
 /// What a sweep has deleted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
     /// Ids that had expired.
     pub ids: u64,
@@ -26,6 +25,24 @@ pub struct SweepReport {
     pub audit_events: u64,
     /// Kinds of sweep that came to the end of their rounds: there is more to delete.
     pub unfinished: u64,
+    /// What could not be swept, and why. The rest was.
+    pub failures: Vec<String>,
+}
+
+impl SweepReport {
+    /// The rows of one kind of sweep; a failure is noted and stops no other.
+    fn add(&mut self, what: &str, swept: Result<Swept, StoreError>) -> u64 {
+        match swept {
+            Ok(swept) => {
+                self.unfinished += swept.unfinished;
+                swept.rows
+            }
+            Err(error) => {
+                self.failures.push(format!("{what}: {}", error.chain()));
+                0
+            }
+        }
+    }
 }
 
 /// Housekeeping every night until `shutdown` comes. What is under way then is undone or finished
@@ -61,63 +78,66 @@ pub async fn night_once(
     metrics: &Metrics,
 ) -> Result<(), StoreError> {
     let meshes = store.mesh_list().await?;
-    let swept = sweep_once(store, &meshes, clock.wall()).await?;
-    let SweepReport { ids, messages, audit_events, unfinished } = swept;
+    let swept = sweep_once(store, &meshes, clock.wall()).await;
+    let SweepReport { ids, messages, audit_events, unfinished, failures } = swept;
     tracing::info!(ids, messages, audit_events, unfinished, "swept");
-    let reports = check_once(store, &meshes, clock.wall()).await?;
-    let of_meshes: Vec<_> = meshes.iter().zip(reports.iter().map(|(_, report)| *report)).collect();
-    metrics.checked(&of_meshes);
-    for (mesh_id, report) in reports {
-        if report.is_clean() {
-            tracing::info!(%mesh_id, rows = report.rows, "the mesh is consistent");
-        } else {
-            tracing::error!(%mesh_id, ?report, "the mesh is not consistent");
+    for failure in failures {
+        tracing::error!(failure, "a sweep failed; it is tried again");
+    }
+    let mut of_meshes = Vec::with_capacity(meshes.len());
+    for (mesh, checked) in meshes.iter().zip(check_once(store, &meshes, clock.wall()).await) {
+        let mesh_id = mesh.mesh_id;
+        match checked {
+            Ok(report) if report.is_clean() => {
+                tracing::info!(%mesh_id, rows = report.rows, "the mesh is consistent");
+                of_meshes.push((mesh, report));
+            }
+            Ok(report) => {
+                tracing::error!(%mesh_id, ?report, "the mesh is not consistent");
+                of_meshes.push((mesh, report));
+            }
+            Err(error) => {
+                tracing::error!(%mesh_id, error = error.chain(), "the mesh could not be checked");
+            }
         }
     }
+    metrics.checked(&of_meshes);
     Ok(())
 }
 
-/// Sweeps until nothing is left, within limits.
-pub async fn sweep_once(
-    store: &Store,
-    meshes: &[Mesh],
-    now: UnixMs,
-) -> Result<SweepReport, StoreError> {
+/// Sweeps until nothing is left, within limits. What fails, of one mesh or of all, stops nothing
+/// else.
+pub async fn sweep_once(store: &Store, meshes: &[Mesh], now: UnixMs) -> SweepReport {
     let mut report = SweepReport::default();
-    let ids = rounds(DEDUPE_SWEEP_MAX, |limit| store.dedupe_sweep(now, limit)).await?;
-    report.ids += ids.rows;
-    report.unfinished += ids.unfinished;
+    let swept = rounds(DEDUPE_SWEEP_MAX, |limit| store.dedupe_sweep(now, limit)).await;
+    report.ids = report.add("ids", swept);
     let older_than = now.saturating_sub(AUDIT_RETENTION);
-    let events = rounds(AUDIT_SWEEP_MAX, |limit| store.audit_sweep(older_than, limit)).await?;
-    report.audit_events += events.rows;
-    report.unfinished += events.unfinished;
-    for swept in [
-        rounds(REQUEST_SWEEP_MAX, |limit| store.invite_sweep(now, limit)).await?,
-        rounds(REQUEST_SWEEP_MAX, |limit| store.nonce_sweep(now, limit)).await?,
-    ] {
-        report.unfinished += swept.unfinished;
-    }
+    let swept = rounds(AUDIT_SWEEP_MAX, |limit| store.audit_sweep(older_than, limit)).await;
+    report.audit_events = report.add("audit events", swept);
+    let swept = rounds(REQUEST_SWEEP_MAX, |limit| store.invite_sweep(now, limit)).await;
+    report.add("invites", swept);
+    let swept = rounds(REQUEST_SWEEP_MAX, |limit| store.nonce_sweep(now, limit)).await;
+    report.add("nonces", swept);
     for mesh in meshes {
         let older_than = now.saturating_sub(DAY * mesh.message_retention_days);
         let sweep = |limit| store.retention_sweep(mesh.mesh_id, older_than, limit);
-        let messages = rounds(RETENTION_SWEEP_MAX, sweep).await?;
-        report.messages += messages.rows;
-        report.unfinished += messages.unfinished;
+        let swept = rounds(RETENTION_SWEEP_MAX, sweep).await;
+        report.messages += report.add(&format!("messages of {:?}", mesh.slug), swept);
     }
-    Ok(report)
+    report
 }
 
-/// Checks every mesh.
+/// Checks every mesh; one that cannot be checked stops no other.
 pub async fn check_once(
     store: &Store,
     meshes: &[Mesh],
     now: UnixMs,
-) -> Result<Vec<(MeshId, Report)>, StoreError> {
+) -> Vec<Result<Report, StoreError>> {
     let mut reports = Vec::with_capacity(meshes.len());
     for mesh in meshes {
-        reports.push((mesh.mesh_id, store.check(mesh, now).await?));
+        reports.push(store.check(mesh, now).await);
     }
-    Ok(reports)
+    reports
 }
 
 struct Swept {

@@ -21,6 +21,10 @@ pub const DELIVERIES_MAX: i64 = 256;
 /// For how long work is leased when the taker does not say (broker.md).
 pub const QUEUE_LEASE: Duration = Duration::from_secs(60);
 
+/// How often a piece of work is leased before it is set aside: who takes it every time and never
+/// ends it must not keep others busy for ever.
+pub const QUEUE_TAKES_MAX: i64 = 16;
+
 /// Leases that are over and are put in order for one take. More of them at once are taken in the
 /// order in which they ended, so that a take never costs more than this.
 pub const QUEUE_OVER_MAX: i64 = 1024;

@@ -95,6 +95,8 @@ pub struct Metrics {
     pub(crate) pushes: Counter,
     /// Deliveries that were acknowledged.
     pub(crate) acks: Counter,
+    /// Deliveries that were set aside.
+    pub(crate) set_aside: Counter,
     orphan_checks: Counter,
     orphans: Family<Labels, Gauge>,
     atomicity_violations: Gauge,
@@ -138,6 +140,7 @@ impl Default for Metrics {
             spent_then_refused: Counter::default(),
             pushes: Counter::default(),
             acks: Counter::default(),
+            set_aside: Counter::default(),
             orphan_checks: Counter::default(),
             orphans: Family::default(),
             atomicity_violations: Gauge::default(),
@@ -172,6 +175,8 @@ impl Metrics {
         let help = "Deliveries that went out, repeated ones included";
         registry.register("pushes", help, self.pushes.clone());
         registry.register("acks", "Deliveries that were acknowledged", self.acks.clone());
+        let help = "Deliveries that nobody could be told, or that were leased too often";
+        registry.register("set_aside", help, self.set_aside.clone());
         let help = "Consistency checks of a mesh";
         registry.register("dedupe_orphan_check", help, self.orphan_checks.clone());
         let help = "Ids without their message and messages without their id, at the last check";

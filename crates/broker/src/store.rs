@@ -111,11 +111,19 @@ pub struct Take {
     pub bytes_max: usize,
 }
 
+/// Why work is out of the way: it was leased so often that nobody will end it.
+pub(crate) const TAKEN_TOO_OFTEN: &str = "taken_too_often";
+
 /// What a take comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Taken {
-    /// In the order of `seq`; none when nothing is free.
-    Leased(Vec<Delivery>),
+    /// There is such a queue.
+    Leased {
+        /// In the order of `seq`; none when nothing is free.
+        taken: Vec<Delivery>,
+        /// What was leased too often and is out of the way now.
+        set_aside: u64,
+    },
     /// There is no such queue.
     NoQueue,
 }

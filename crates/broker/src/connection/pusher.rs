@@ -113,6 +113,7 @@ async fn set_aside(connection: &Connection, seqs: &[i64]) -> bool {
     let recipient = member_id.as_uuid();
     match store.deliveries_set_aside(mesh_id, recipient, seqs, NO_KEY, now).await {
         Ok(moved) => {
+            connection.broker.pipeline.metrics().set_aside.inc_by(moved);
             tracing::error!(%mesh_id, %member_id, moved, "deliveries were set aside: {NO_KEY}");
             true
         }

@@ -34,7 +34,12 @@ pub(super) async fn queue_take(
     let request_id = request.request_id;
     let taken = broker.store.queue_take(mesh.mesh_id, &request.queue, take).await;
     Ok(match taken.map_err(|error| abandoned(&error, "work could not be taken"))? {
-        Taken::Leased(taken) => {
+        Taken::Leased { taken, set_aside } => {
+            if set_aside > 0 {
+                let (mesh_id, queue) = (mesh.mesh_id, &request.queue);
+                tracing::error!(%mesh_id, queue, set_aside, "work was leased too often");
+                broker.pipeline.metrics().set_aside.inc_by(set_aside);
+            }
             let deliveries = taken.into_iter().filter_map(on_the_wire).collect();
             FromBroker::QueueTaken(QueueTaken { request_id, deliveries, lease_until })
         }

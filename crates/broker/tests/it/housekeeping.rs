@@ -25,6 +25,7 @@ const CASES: &[Case<Fixture>] = &[
     Case { name: "clocks that differ leave no gap", run: |f| Box::pin(skewed_clocks(f)) },
     Case { name: "more rows than a page", run: |f| Box::pin(pages(f)) },
     Case { name: "accepts and sweeps meanwhile are no damage", run: |f| Box::pin(meanwhile(f)) },
+    Case { name: "one mesh that fails stops no other", run: |f| Box::pin(one_fails(f)) },
     Case { name: "planted damage is found and named", run: |f| Box::pin(damage(f)) },
 ];
 
@@ -66,9 +67,9 @@ async fn mesh(f: &Fixture) -> Mesh {
 }
 
 async fn check(f: &Fixture, now: UnixMs) -> Report {
-    let reports = check_once(&f.store, &[mesh(f).await], now).await.unwrap();
-    assert_eq!((reports.len(), reports[0].0), (1, f.mesh_id));
-    reports[0].1
+    let mut reports = check_once(&f.store, &[mesh(f).await], now).await;
+    assert_eq!(reports.len(), 1);
+    reports.remove(0).unwrap()
 }
 
 const THREE_DAYS: DedupeMode = DedupeMode::RetentionScoped { days: 3 };
@@ -129,6 +130,25 @@ async fn retention(f: &Fixture) {
     assert!(check(f, day(1)).await.is_clean());
 }
 
+async fn one_fails(f: &Fixture) {
+    f.accept(vec![f.item(0, "a", TOPIC, "hi")]).await;
+    accept_at(f, NOW, THREE_DAYS, vec![f.item(0, "b", TOPIC, "hi")]).await;
+    let other = f.another_mesh("second").await;
+    other.accept(vec![other.item(0, "a", TOPIC, "hi")]).await;
+    f.forbid_retention().await;
+    let meshes = f.store.mesh_list().await.unwrap();
+    assert_eq!(
+        meshes.iter().map(|mesh| mesh.slug.as_str()).collect::<Vec<_>>(),
+        ["second", "test"]
+    );
+    // The one that fails comes first.
+    let meshes = [meshes[1].clone(), meshes[0].clone()];
+    let swept = sweep_once(&f.store, &meshes, day(400)).await;
+    assert_eq!((swept.messages, swept.ids), (1, 3), "{swept:?}");
+    assert_eq!(swept.failures.len(), 1, "{swept:?}");
+    assert!(swept.failures[0].starts_with("messages of \"test\": "), "{swept:?}");
+}
+
 async fn limited(f: &Fixture) {
     for n in 0..6 {
         let to = if n % 2 == 0 { TOPIC } else { QUEUE };
@@ -184,11 +204,11 @@ async fn clean(f: &Fixture) {
         f.store.deliveries_done(f.mesh_id, acknowledged, 3 * number).await.unwrap();
         let report = check(f, now).await;
         assert!(report.is_clean() && report.rows > 0, "before the sweep: {report:?}");
-        sweep_once(&f.store, &[mesh(f).await], now).await.unwrap();
+        sweep_once(&f.store, &[mesh(f).await], now).await;
         let report = check(f, now).await;
         assert!(report.is_clean() && report.rows > 0, "after the sweep: {report:?}");
     }
-    let swept = sweep_once(&f.store, &[mesh(f).await], day(100)).await.unwrap();
+    let swept = sweep_once(&f.store, &[mesh(f).await], day(100)).await;
     // On day 10 the rounds of days 0 to 6 had lost their ids, and that of days 0 and 2 their rows.
     assert_eq!(swept, SweepReport { ids: 8, messages: 16, ..SweepReport::default() });
     assert_eq!(check(f, day(100)).await, Report::default());
@@ -201,7 +221,7 @@ async fn skewed_clocks(f: &Fixture) {
     }
     plant(f, "UPDATE mesh.mesh SET message_retention_days = 7").await;
     let now = UnixMs(hour(1).0 + 7 * DAY_MS);
-    let swept = sweep_once(&f.store, &[mesh(f).await], now).await.unwrap();
+    let swept = sweep_once(&f.store, &[mesh(f).await], now).await;
     assert_eq!((swept.messages, f.waiting(0).await), (1, vec![1, 3]));
     assert!(check(f, now).await.is_clean());
 }
@@ -224,7 +244,7 @@ async fn pages(f: &Fixture) {
         ..Report::default()
     };
     assert_eq!(found, expected, "the first number is like one that retention removed");
-    let swept = sweep_once(&f.store, &[mesh(f).await], day(400)).await.unwrap();
+    let swept = sweep_once(&f.store, &[mesh(f).await], day(400)).await;
     assert_eq!(swept, SweepReport { ids: 2500, messages: 2500, ..SweepReport::default() });
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use semel_broker::limits::QUEUE_TAKES_MAX;
 use semel_broker::store::{Delivery, Store, Take, Taken};
 use semel_core::clock::UnixMs;
 use semel_testkit::conformance::{Case, conforms};
@@ -23,6 +24,7 @@ const CASES: &[Case<Fixture>] = &[
     Case { name: "when a lease ends, the message goes out again", run: |f| Box::pin(again(f)) },
     Case { name: "leases of different lengths end in order", run: |f| Box::pin(in_order(f)) },
     Case { name: "who lost its lease acknowledges nothing", run: |f| Box::pin(acks(f)) },
+    Case { name: "what nobody ends is set aside", run: |f| Box::pin(never_ended(f)) },
     Case { name: "only what fits is leased", run: |f| Box::pin(fits(f)) },
     Case { name: "eight takers share the work", run: |f| Box::pin(shared_by_eight(f)) },
     Case { name: "history is what a member may see", run: |f| Box::pin(visible(f)) },
@@ -56,7 +58,7 @@ fn asking(f: &Fixture, member: usize, (at, lease): (u64, u64), max: i64) -> Take
 
 fn leased(taken: Taken) -> Vec<Delivery> {
     match taken {
-        Taken::Leased(deliveries) => deliveries,
+        Taken::Leased { taken, .. } => taken,
         Taken::NoQueue => panic!("no queue"),
     }
 }
@@ -123,6 +125,25 @@ async fn again(f: &Fixture) {
     let [one, _] = leased(first).try_into().unwrap();
     assert_eq!((one.body.as_slice(), one.destination.reference()), (&b"dig"[..], "work"));
     assert_eq!((one.sender_member_id, one.client_message_id.as_str()), (f.members[0], "work-0"));
+}
+
+async fn never_ended(f: &Fixture) {
+    fill(f, 3).await;
+    let at = |round: u64| (round * 60, 60);
+    assert_eq!(take(f, 1, at(0), 1).await, [1]);
+    for round in 1..u64::try_from(QUEUE_TAKES_MAX).unwrap() {
+        assert_eq!(take(f, 1, at(round), 1).await, [1], "round {round}");
+    }
+    let once_more = asking(f, 1, at(99), 2);
+    match f.store.queue_take(f.mesh_id, "work", once_more).await.unwrap() {
+        Taken::Leased { taken, set_aside } => assert_eq!((seqs(&taken), set_aside), (vec![2], 1)),
+        Taken::NoQueue => panic!("no queue"),
+    }
+    assert_eq!(ack(f, 1, &[1]).await, [] as [i64; 0], "nobody has it any more");
+    assert_eq!(take(f, 2, at(99), 9).await, [3]);
+    assert_eq!(attempts(f).await, [(2, 1), (3, 1)]);
+    let mesh = f.store.mesh_find("test").await.unwrap().unwrap();
+    assert_eq!(f.store.check(&mesh, NOW).await.unwrap().delivery_set_aside, 1);
 }
 
 async fn in_order(f: &Fixture) {

@@ -75,7 +75,16 @@ async fn fixture(
     folder: Option<tempfile::TempDir>,
     address: Option<String>,
 ) -> Fixture {
-    let mint = mint(1);
+    filled(store, folder, address, "test", mint(1)).await
+}
+
+async fn filled(
+    store: Store,
+    folder: Option<tempfile::TempDir>,
+    address: Option<String>,
+    slug: &str,
+    mint: Arc<IdMint>,
+) -> Fixture {
     let mesh_id: MeshId = mint.uuid();
     let mut members = Vec::new();
     for number in 0..3 {
@@ -88,7 +97,7 @@ async fn fixture(
         };
         members.push(member.member_id);
         if number == 0 {
-            assert!(store.mesh_create(mesh_id, "test", &member, NOW).await.unwrap());
+            assert!(store.mesh_create(mesh_id, slug, &member, NOW).await.unwrap());
         } else {
             store.member_add(mesh_id, &member, NOW).await.unwrap();
         }
@@ -123,6 +132,31 @@ impl Fixture {
             address: self.address.clone(),
             folder: None,
         }
+    }
+
+    /// Another mesh in the same store, with the same members.
+    pub(crate) async fn another_mesh(&self, slug: &str) -> Self {
+        filled(self.store.clone(), None, self.address.clone(), slug, mint(2)).await
+    }
+
+    /// From now on no message of this mesh can be deleted.
+    pub(crate) async fn forbid_retention(&self) {
+        let mesh = self.mesh_id.as_uuid();
+        if self.address.is_none() {
+            let trigger = format!(
+                "CREATE TRIGGER held BEFORE DELETE ON message_history
+                    WHEN OLD.mesh_id = x'{}' BEGIN SELECT RAISE(ABORT, 'planted'); END",
+                mesh.simple()
+            );
+            self.plant(&trigger).await;
+            return;
+        }
+        let held = "CREATE TABLE mesh.held (
+                        mesh_id UUID, seq BIGINT,
+                        FOREIGN KEY (mesh_id, seq) REFERENCES mesh.message_history (mesh_id, seq))";
+        self.plant(held).await;
+        let insert = "INSERT INTO mesh.held SELECT mesh_id, seq FROM mesh.message_history";
+        assert!(self.plant(&format!("{insert} WHERE mesh_id = '{mesh}'")).await > 0);
     }
 
     /// A new connection of the member's daemon.

@@ -121,7 +121,7 @@ struct Replay<'a> {
     sessions: HashMap<usize, Session>,
     epoch_max: i64,
     /// The epochs of those that speak for their instances.
-    current: HashMap<semel_core::id::InstanceId, i64>,
+    current: HashMap<InstanceId, i64>,
     neighbour: Option<Session>,
     minted: u128,
     open: Option<Open>,

@@ -30,14 +30,14 @@ pub(crate) struct AuditArguments {
 
 pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
     let store = target.open().await?;
-    let swept = async {
-        let meshes = store.mesh_list().await?;
-        housekeeping::sweep_once(&store, &meshes, now()).await
-    };
-    let swept = swept.await.map_err(|error| failed(&error))?;
-    let SweepReport { ids, messages, audit_events, unfinished } = swept;
+    let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
+    let swept = housekeeping::sweep_once(&store, &meshes, now()).await;
+    let SweepReport { ids, messages, audit_events, unfinished, failures } = swept;
     let what = format!("ids forgotten {ids}, messages deleted {messages}");
     print(&format!("{what}, audit events deleted {audit_events}\n"))?;
+    if !failures.is_empty() {
+        return Err(Failure::new(Exit::Failed, format!("error: {}", failures.join("\nerror: "))));
+    }
     if unfinished > 0 {
         let text = "error: there is more to sweep\ngo on with: semel broker sweep";
         return Err(Failure::new(Exit::Unavailable, text));
@@ -49,9 +49,16 @@ pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     let store = arguments.target.open().await?;
     let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
     let reports = housekeeping::check_once(&store, &meshes, now()).await;
-    let mut wrong = 0;
-    for (mesh_id, report) in reports.map_err(|error| failed(&error))? {
-        let slug = meshes.iter().find(|mesh| mesh.mesh_id == mesh_id).map_or("", |m| &m.slug);
+    let (mut wrong, mut failures) = (0, Vec::new());
+    for (mesh, report) in meshes.iter().zip(reports) {
+        let slug = &mesh.slug;
+        let report = match report {
+            Ok(report) => report,
+            Err(error) => {
+                failures.push(format!("{slug:?} could not be checked: {}", error.chain()));
+                continue;
+            }
+        };
         let findings = report.findings();
         wrong += findings.iter().map(|(_, count)| count).sum::<u64>();
         let line = if arguments.json {
@@ -65,6 +72,9 @@ pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
             format!("{slug}: {} rows, {found}", report.rows)
         };
         print(&format!("{line}\n"))?;
+    }
+    if !failures.is_empty() {
+        return Err(Failure::new(Exit::Failed, format!("error: {}", failures.join("\nerror: "))));
     }
     if wrong > 0 {
         let text = format!("error: {wrong} rows are not as they must be");

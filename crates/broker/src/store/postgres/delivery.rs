@@ -96,16 +96,28 @@ impl PostgresStore {
         reason: &'static str,
         now: UnixMs,
     ) -> Result<u64, StoreError> {
-        let mesh = mesh_id.as_uuid();
         let run = async || {
             let tx = self.postgres.begin().await?;
-            let by: super::Parameters<'_> = &[&mesh, &recipient, &seqs, &reason, &now.0];
-            let moved = tx.execute(SET_ASIDE, by).await?;
-            tx.execute(SET_ASIDE_END, &[&mesh, &recipient, &seqs]).await?;
+            let moved = set_aside_in_tx(&tx, mesh_id, recipient, seqs, reason, now).await?;
             tx.commit().await.map(|()| moved)
         };
         self.postgres.retry(run).await
     }
+}
+
+pub(super) async fn set_aside_in_tx(
+    tx: &Transaction,
+    mesh_id: MeshId,
+    recipient: Uuid,
+    seqs: &[i64],
+    reason: &'static str,
+    now: UnixMs,
+) -> Result<u64, StoreError> {
+    let mesh = mesh_id.as_uuid();
+    let by: super::Parameters<'_> = &[&mesh, &recipient, &seqs, &reason, &now.0];
+    let moved = tx.execute(SET_ASIDE, by).await?;
+    tx.execute(SET_ASIDE_END, &[&mesh, &recipient, &seqs]).await?;
+    Ok(moved)
 }
 
 pub(super) async fn done_in_tx(

@@ -11,9 +11,10 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::PostgresStore;
+use super::delivery::set_aside_in_tx;
 use super::history::messages_in_tx;
-use crate::limits::QUEUE_OVER_MAX;
-use crate::store::{Room, Take, Taken};
+use crate::limits::{QUEUE_OVER_MAX, QUEUE_TAKES_MAX};
+use crate::store::{Room, TAKEN_TOO_OFTEN, Take, Taken};
 
 statements! {
     QUEUE_NAMED = "
@@ -39,9 +40,9 @@ statements! {
              ORDER BY lease_until, seq
              LIMIT $5
         ), over AS (
-            SELECT locked.seq
+            SELECT locked.seq, locked.attempts
               FROM (SELECT seq FROM ended ORDER BY seq) AS ended
-             CROSS JOIN LATERAL (SELECT delivery.seq
+             CROSS JOIN LATERAL (SELECT delivery.seq, delivery.attempts
                                    FROM mesh.delivery_queue AS delivery
                                   WHERE delivery.mesh_id = $1
                                     AND delivery.recipient = $2
@@ -61,8 +62,10 @@ statements! {
                FOR UPDATE SKIP LOCKED
         )
         SELECT free.seq, COALESCE(octet_length(message.body), 0)::bigint,
-               COALESCE(octet_length(message.meta), 0)::bigint
-          FROM (SELECT seq FROM over UNION ALL SELECT seq FROM never_taken) AS free
+               COALESCE(octet_length(message.meta), 0)::bigint, free.attempts
+          FROM (SELECT seq, attempts::bigint FROM over
+                UNION ALL
+                SELECT seq, 0 FROM never_taken) AS free
           LEFT JOIN mesh.message_history AS history
                  ON history.mesh_id = $1 AND history.seq = free.seq
           LEFT JOIN mesh.message_queue AS message
@@ -113,16 +116,21 @@ impl PostgresStore {
         let recipient: Uuid = named.try_get(0)?;
         let by: super::Parameters<'_> =
             &[&mesh, &recipient, &take.now.0, &take.max, &QUEUE_OVER_MAX];
-        let seqs = fitting(&tx.query(FREE, by).await?, take.bytes_max)?;
-        if seqs.is_empty() {
-            return Ok(Taken::Leased(Vec::new()));
+        let (seqs, over) = fitting(&tx.query(FREE, by).await?, take.bytes_max)?;
+        let set_aside = if over.is_empty() {
+            0
+        } else {
+            set_aside_in_tx(&tx, mesh_id, recipient, &over, TAKEN_TOO_OFTEN, take.now).await?
+        };
+        if seqs.is_empty() && over.is_empty() {
+            return Ok(Taken::Leased { taken: Vec::new(), set_aside });
         }
         let (taker, until) = (take.taker.as_uuid(), take.lease_until.0);
         let lease: super::Parameters<'_> = &[&mesh, &recipient, &seqs, &taker, &until];
-        let (_, deliveries) =
+        let (_, taken) =
             tokio::try_join!(tx.execute(LEASE, lease), messages_in_tx(&tx, mesh_id, &seqs))?;
         tx.commit().await?;
-        Ok(Taken::Leased(deliveries))
+        Ok(Taken::Leased { taken, set_aside })
     }
 
     pub(in crate::store) async fn queue_ack(
@@ -145,11 +153,16 @@ impl PostgresStore {
     }
 }
 
-/// The first of them that fit; the others are free again when the transaction ends.
-fn fitting(rows: &[Row], bytes_max: usize) -> Result<Vec<i64>, StoreError> {
+/// The first of them that fit, and before them those that were leased too often; the others are
+/// free again when the transaction ends.
+fn fitting(rows: &[Row], bytes_max: usize) -> Result<(Vec<i64>, Vec<i64>), StoreError> {
     let mut room = Room::new(bytes_max);
-    let mut seqs = Vec::new();
+    let (mut seqs, mut over) = (Vec::new(), Vec::new());
     for row in rows {
+        if row.try_get::<_, i64>(3)? >= QUEUE_TAKES_MAX {
+            over.push(row.try_get(0)?);
+            continue;
+        }
         let (body, meta): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
         let bytes = |count: i64| usize::try_from(count).unwrap_or(usize::MAX);
         if !room.admits(bytes(body), bytes(meta)) {
@@ -157,7 +170,7 @@ fn fitting(rows: &[Row], bytes_max: usize) -> Result<Vec<i64>, StoreError> {
         }
         seqs.push(row.try_get(0)?);
     }
-    Ok(seqs)
+    Ok((seqs, over))
 }
 
 #[cfg(test)]

@@ -106,18 +106,31 @@ impl SqliteStore {
         let write = self.sqlite.write(move |tx| {
             let mut moved = 0;
             for seq in &seqs {
-                moved += tx.prepare_cached(SET_ASIDE)?.execute(named_params! {
-                    ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(), ":seq": seq,
-                    ":reason": reason, ":now": now.0,
-                })?;
-                tx.prepare_cached(SET_ASIDE_END)?.execute(named_params! {
-                    ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(), ":seq": seq,
-                })?;
+                let recipient = recipient.into_bytes();
+                moved += set_aside_in_tx(tx, mesh_id, recipient, *seq, reason, now)?;
             }
             Ok(moved)
         });
-        write.await.map(|rows| rows as u64)
+        write.await
     }
+}
+
+pub(super) fn set_aside_in_tx(
+    tx: &Tx<'_>,
+    mesh_id: MeshId,
+    recipient: [u8; 16],
+    seq: i64,
+    reason: &'static str,
+    now: UnixMs,
+) -> Result<u64, StoreError> {
+    let moved = tx.prepare_cached(SET_ASIDE)?.execute(named_params! {
+        ":mesh_id": key(mesh_id), ":recipient": recipient, ":seq": seq, ":reason": reason,
+        ":now": now.0,
+    })?;
+    tx.prepare_cached(SET_ASIDE_END)?.execute(named_params! {
+        ":mesh_id": key(mesh_id), ":recipient": recipient, ":seq": seq,
+    })?;
+    Ok(moved as u64)
 }
 
 pub(super) fn done_in_tx(

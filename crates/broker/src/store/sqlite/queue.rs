@@ -7,10 +7,11 @@ use semel_core::id::{MemberId, MeshId};
 use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 
+use super::delivery::set_aside_in_tx;
 use super::history::message;
 use super::{Key, SqliteStore, key};
-use crate::limits::QUEUE_OVER_MAX;
-use crate::store::{Room, Take, Taken};
+use crate::limits::{QUEUE_OVER_MAX, QUEUE_TAKES_MAX};
+use crate::store::{Room, TAKEN_TOO_OFTEN, Take, Taken};
 
 statements! {
     QUEUE_NAMED = "
@@ -22,7 +23,7 @@ statements! {
     /// Needs `delivery_queue_lease`, whose order it names: by the primary key it would read
     /// everything that is leased.
     OVER = "
-        SELECT seq
+        SELECT seq, attempts
           FROM delivery_queue
          WHERE mesh_id = :mesh_id
            AND recipient = :recipient
@@ -112,8 +113,12 @@ fn queue_in_tx(tx: &Tx<'_>, mesh_id: MeshId, name: &str) -> Result<Option<[u8; 1
 fn take_in_tx(tx: &Tx<'_>, mesh_id: MeshId, queue: &str, take: Take) -> Result<Taken, StoreError> {
     let Some(recipient) = queue_in_tx(tx, mesh_id, queue)? else { return Ok(Taken::NoQueue) };
     let mut room = Room::new(take.bytes_max);
-    let mut taken = Vec::new();
-    for seq in free_in_tx(tx, mesh_id, recipient, take)? {
+    let (mut taken, mut set_aside) = (Vec::new(), 0);
+    for (seq, attempts) in free_in_tx(tx, mesh_id, recipient, take)? {
+        if attempts >= QUEUE_TAKES_MAX {
+            set_aside += set_aside_in_tx(tx, mesh_id, recipient, seq, TAKEN_TOO_OFTEN, take.now)?;
+            continue;
+        }
         let delivery = message(tx, mesh_id, seq)?;
         if !room.admits(delivery.body.len(), delivery.meta.len()) {
             break;
@@ -124,29 +129,29 @@ fn take_in_tx(tx: &Tx<'_>, mesh_id: MeshId, queue: &str, take: Take) -> Result<T
         })?;
         taken.push(delivery);
     }
-    Ok(Taken::Leased(taken))
+    Ok(Taken::Leased { taken, set_aside })
 }
 
-/// What may be taken, in order. What was taken before comes first: in a queue that is taken in
+/// What may be taken, in order, and how often it was. What was taken before comes first: in a queue that is taken in
 /// order that is also what has the lower numbers.
 fn free_in_tx(
     tx: &Tx<'_>,
     mesh_id: MeshId,
     recipient: [u8; 16],
     take: Take,
-) -> Result<Vec<i64>, StoreError> {
+) -> Result<Vec<(i64, i64)>, StoreError> {
     let mut statement = tx.prepare_cached(OVER)?;
     let by = named_params! {
         ":mesh_id": key(mesh_id), ":recipient": recipient, ":now": take.now.0,
         ":over_max": QUEUE_OVER_MAX, ":max": take.max,
     };
-    let over = statement.query_map(by, |row| row.get(0))?;
-    let mut seqs: Vec<i64> = over.collect::<Result<_, _>>()?;
+    let over = statement.query_map(by, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut seqs: Vec<(i64, i64)> = over.collect::<Result<_, _>>()?;
     let left = take.max.saturating_sub(i64::try_from(seqs.len()).unwrap_or(i64::MAX));
     let mut statement = tx.prepare_cached(NEVER_TAKEN)?;
     let by = named_params! {":mesh_id": key(mesh_id), ":recipient": recipient, ":max": left.max(0)};
     for seq in statement.query_map(by, |row| row.get(0))? {
-        seqs.push(seq?);
+        seqs.push((seq?, 0));
     }
     seqs.sort_unstable();
     Ok(seqs)
