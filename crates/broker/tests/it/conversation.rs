@@ -94,6 +94,50 @@ async fn what_is_no_frame_closes_the_connection_and_nothing_else() {
     assert!(matches!(witness.next().await, Ok(FromBroker::Pong(pong)) if pong.id == 5));
 }
 
+/// Every frame of the protocol, with one byte changed: it is answered, or closes its connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_nearly_a_frame_harms_nobody() {
+    let served = serve(support::sqlite().await).await;
+    let mut witness = Daemon::welcomed(served.address, 1).await;
+    let document = include_str!("../../../../docs/protocol.md");
+    let examples = document.lines().filter(|line| line.starts_with(r#"{"type":"#));
+    let examples: Vec<&str> = examples.collect();
+    assert!(examples.len() > 20, "the document shows its frames");
+    let mut closed = 0;
+    for number in 0..400_usize {
+        let mut bytes = examples[number % examples.len()].as_bytes().to_vec();
+        let at = number * 7919 % bytes.len();
+        bytes[at] = b" \"0{}[],:\\a"[number % 11];
+        let mut daemon = match number % 4 {
+            0 => Daemon::connect(served.address).await,
+            _ => Daemon::welcomed(served.address, 0).await,
+        };
+        daemon.say_text(&String::from_utf8_lossy(&bytes)).await;
+        daemon.say(&FromDaemon::Ping(Ping { id: 9 })).await;
+        loop {
+            match daemon.next().await {
+                Ok(FromBroker::Pong(pong)) if pong.id == 9 => break,
+                Ok(_) => {}
+                Err(end) => {
+                    assert!([4001, 4008].contains(&end.code), "{end:?} for {bytes:?}");
+                    closed += 1;
+                    break;
+                }
+            }
+        }
+    }
+    assert!(closed > 200, "most of them are no frames: {closed}");
+    witness.say(&FromDaemon::Ping(Ping { id: 5 })).await;
+    loop {
+        match witness.next().await {
+            Ok(FromBroker::Pong(pong)) if pong.id == 5 => break,
+            Ok(_) => {}
+            Err(end) => panic!("{end:?}"),
+        }
+    }
+    crate::client::until(async || served.hub.connections() == 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn features_are_what_a_daemon_requires() {
     let served = serve(support::sqlite().await).await;

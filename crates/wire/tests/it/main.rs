@@ -9,6 +9,7 @@
 
 mod document;
 mod examples;
+mod mutated;
 mod refusals;
 mod round_trip;
 mod sizes;
