@@ -10,6 +10,8 @@ mod history;
 mod invite;
 mod member;
 mod mesh;
+#[cfg(test)]
+mod plans;
 mod policy;
 mod presence;
 mod queue;

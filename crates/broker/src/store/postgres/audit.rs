@@ -21,12 +21,16 @@ statements! {
          LIMIT $2";
 
     AUDIT_EXPIRED = "
+        -- Differs from sqlite: by ctid, which is never planned as a scan of the table; rows that
+        -- another sweep holds are left to it.
         DELETE FROM mesh.audit_event
-         WHERE (mesh_id, id) IN (SELECT old.mesh_id, old.id
-                                   FROM mesh.audit_event AS old
-                                  WHERE old.at < $1
-                                  ORDER BY old.at
-                                  LIMIT $2)";
+         WHERE ctid = ANY (ARRAY (
+               SELECT old.ctid
+                 FROM mesh.audit_event AS old
+                WHERE old.at < $1
+                ORDER BY old.at
+                LIMIT $2
+                  FOR UPDATE SKIP LOCKED))";
 }
 
 impl PostgresStore {

@@ -100,14 +100,16 @@ statements! {
            AND session_epoch = $4";
 
     GHOSTS = "
+        -- Differs from sqlite: by ctid, which is never planned as a scan of the table; rows that
+        -- another sweep holds are left to it.
         DELETE FROM mesh.presence
-         WHERE (mesh_id, member_id, instance_id) IN (
-               SELECT ghost.mesh_id, ghost.member_id, ghost.instance_id
+         WHERE ctid = ANY (ARRAY (
+               SELECT ghost.ctid
                  FROM mesh.presence AS ghost
                 WHERE ghost.heartbeat_at <= $1
                 ORDER BY ghost.heartbeat_at
                 LIMIT $2
-                  FOR UPDATE SKIP LOCKED)";
+                  FOR UPDATE SKIP LOCKED))";
 
     ROSTER = "
         SELECT presence.member_id, presence.instance_id, presence.session_epoch, member.name,
