@@ -1,5 +1,6 @@
-//! Accepts per second: through the broker's pipeline (B0, limiter, five effects, one commit), on
-//! SQLite and on PostgreSQL, beside bare loops on the same disk and the same server.
+//! Accepts per second, and what each took: through the broker's pipeline (B0, limiter, five
+//! effects, one commit), on SQLite and on PostgreSQL, beside bare loops on the same disk and the
+//! same server, and beside NATS JetStream where it is installed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,13 +27,21 @@ use tokio_postgres::NoTls;
 use uuid::Uuid;
 
 use crate::facts;
-use crate::report::{Bar, Rounds, publish};
+use crate::nats::{self, Nats};
+use crate::report::{Bar, Measured, Rounds, publish, table};
 
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(1500);
 const SUBSCRIBERS: usize = 100;
 
 const BARE_SQLITE: &str = "bare SQLite loop, 64 inserts per commit";
+const BARE_POSTGRES_1: &str = "bare PostgreSQL, one row per commit, 1 at once";
+const BARE_POSTGRES_64: &str = "bare PostgreSQL, one row per commit, 64 at once";
+const BARE_POSTGRES_256: &str = "bare PostgreSQL, one row per commit, 256 at once";
+const NATS_1: &str = "NATS JetStream, sync always, 1 in flight";
+const NATS_64: &str = "NATS JetStream, sync always, 64 in flight";
+const NATS_256: &str = "NATS JetStream, sync always, 256 in flight";
+const FAN_OUT_POSTGRES: &str = "deliveries of a topic with 100 subscribers, PostgreSQL";
 const BARE_POSTGRES: &str = "bare PostgreSQL, dedupe + message per commit, 64 at once";
 const SQLITE_1: &str = "accepts on SQLite, 1 in flight";
 const SQLITE_64: &str = "accepts on SQLite, 64 in flight";
@@ -47,6 +56,12 @@ const WANTED_FAN_OUT: &str = "20,000 deliveries";
 const ROWS: &[&str] = &[
     BARE_SQLITE,
     BARE_POSTGRES,
+    BARE_POSTGRES_1,
+    BARE_POSTGRES_64,
+    BARE_POSTGRES_256,
+    NATS_1,
+    NATS_64,
+    NATS_256,
     SQLITE_1,
     SQLITE_64,
     SQLITE_256,
@@ -55,6 +70,7 @@ const ROWS: &[&str] = &[
     POSTGRES_256,
     RETRIES,
     FAN_OUT,
+    FAN_OUT_POSTGRES,
 ];
 
 const BARS: &[Bar] = &[
@@ -77,6 +93,18 @@ enum Load {
 
 /// Runs everything, interleaved.
 pub(crate) fn run() -> Result<()> {
+    let (machine, rounds) = measure(ROUNDS)?;
+    publish("broker", &machine, ROWS, &rounds, BARS)
+}
+
+/// One round, to see that everything runs: a table of which nothing is kept.
+pub(crate) fn smoke() -> Result<()> {
+    let (_, rounds) = measure(1)?;
+    table(ROWS, &rounds);
+    Ok(())
+}
+
+fn measure(count: usize) -> Result<(serde_json::Value, Rounds)> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("target");
     let folder = tempfile::tempdir_in(target)?;
     let server = std::env::var("SEMEL_TEST_POSTGRES")
@@ -84,26 +112,50 @@ pub(crate) fn run() -> Result<()> {
     let machine = facts::machine(folder.path())?;
     let mut rounds = Rounds::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    for round in 0..ROUNDS {
+    let nats = nats::program();
+    if nats.is_none() {
+        println!("no nats-server on the path or in SEMEL_BENCH_NATS: its rows are left out");
+    }
+    for round in 0..count {
         let path = |name: &str| folder.path().join(format!("{name}-{round}.db"));
         rounds.add(BARE_SQLITE, crate::store::bare(&path("bare"), 64)?);
-        rounds.add(BARE_POSTGRES, runtime.block_on(bare_postgres(&server, 64))?);
+        let both = runtime.block_on(bare_postgres(&server, 64, Bare::DedupeAndMessage))?;
+        rounds.measured(BARE_POSTGRES, both);
+        for (name, callers) in
+            [(BARE_POSTGRES_1, 1), (BARE_POSTGRES_64, 64), (BARE_POSTGRES_256, 256)]
+        {
+            let rate = runtime.block_on(bare_postgres(&server, callers, Bare::OneRow))?;
+            rounds.measured(name, rate);
+        }
+        if let Some(program) = &nats {
+            for (name, callers) in [(NATS_1, 1), (NATS_64, 64), (NATS_256, 256)] {
+                let server = Nats::start(program, &path(&format!("nats-{callers}")))?;
+                rounds.measured(name, server.publishes(callers, ROUND)?);
+            }
+        }
         for (name, callers) in [(SQLITE_1, 1), (SQLITE_64, 64), (SQLITE_256, 256)] {
             let path = path(&format!("accepts-{callers}"));
             let rate = async { accepts(sqlite(&path).await?, callers, Load::Direct).await };
-            rounds.add(name, runtime.block_on(rate)?);
+            rounds.measured(name, runtime.block_on(rate)?);
         }
         for (name, callers) in [(POSTGRES_1, 1), (POSTGRES_64, 64), (POSTGRES_256, 256)] {
             let rate = async { accepts(postgres(&server).await?, callers, Load::Direct).await };
-            rounds.add(name, runtime.block_on(rate)?);
+            rounds.measured(name, runtime.block_on(rate)?);
         }
         let retries = async { accepts(sqlite(&path("retries")).await?, 64, Load::Retries).await };
-        rounds.add(RETRIES, runtime.block_on(retries)?);
+        rounds.measured(RETRIES, runtime.block_on(retries)?);
         let topic = async { accepts(sqlite(&path("topic")).await?, 64, Load::Topic).await };
-        rounds.add(FAN_OUT, runtime.block_on(topic)? * 100.0);
+        rounds.measured(FAN_OUT, deliveries(runtime.block_on(topic)?));
+        let topic = async { accepts(postgres(&server).await?, 64, Load::Topic).await };
+        rounds.measured(FAN_OUT_POSTGRES, deliveries(runtime.block_on(topic)?));
         rounds.add(WANTED_FAN_OUT, 20_000.0);
     }
-    publish("broker", &machine, ROWS, &rounds, BARS)
+    Ok((machine, rounds))
+}
+
+/// Each send is a delivery to every subscriber.
+fn deliveries(sends: Measured) -> Measured {
+    Measured { per_second: sends.per_second * 100.0, ..sends }
 }
 
 async fn sqlite(path: &Path) -> Result<Store> {
@@ -144,7 +196,7 @@ struct Bench {
     load: Load,
 }
 
-async fn accepts(store: Store, callers: usize, load: Load) -> Result<f64> {
+async fn accepts(store: Store, callers: usize, load: Load) -> Result<Measured> {
     let bench = Arc::new(prepare(store, load).await?);
     if load == Load::Retries {
         for n in 0..64 {
@@ -156,19 +208,20 @@ async fn accepts(store: Store, callers: usize, load: Load) -> Result<f64> {
     for _ in 0..callers {
         let bench = Arc::clone(&bench);
         tasks.spawn(async move {
-            let mut sent = 0_u64;
+            let mut latencies = Vec::new();
             while start.elapsed() < ROUND {
+                let sent_at = Instant::now();
                 bench.send(bench.next.fetch_add(1, Ordering::Relaxed)).await?;
-                sent += 1;
+                latencies.push(micros(sent_at));
             }
-            Ok::<u64, anyhow::Error>(sent)
+            Ok::<_, anyhow::Error>(latencies)
         });
     }
-    let mut sent = 0;
+    let mut latencies = Vec::new();
     while let Some(done) = tasks.join_next().await {
-        sent += done??;
+        latencies.extend(done??);
     }
-    Ok(per_second(sent, start))
+    Ok(Measured::since(start, latencies))
 }
 
 async fn prepare(store: Store, load: Load) -> Result<Bench> {
@@ -248,49 +301,70 @@ impl Bench {
     }
 }
 
-/// What a service writes that does it by hand: an id and a message, each send in a transaction of
-/// its own, so many connections at once.
-async fn bare_postgres(server: &str, connections: usize) -> Result<f64> {
+/// What a service writes that does it by hand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bare {
+    /// An id and a message, each send in a transaction of its own.
+    DedupeAndMessage,
+    /// Only a message, committed by its statement.
+    OneRow,
+}
+
+/// So many connections at once.
+async fn bare_postgres(server: &str, connections: usize, bare: Bare) -> Result<Measured> {
     let address = fresh(server).await?;
     let (client, connection) = tokio_postgres::connect(&address, NoTls).await?;
     tokio::spawn(connection);
     let schema = "CREATE TABLE dedupe (id TEXT PRIMARY KEY, fingerprint BYTEA NOT NULL);
                   CREATE TABLE message (id UUID PRIMARY KEY, body BYTEA NOT NULL)";
     client.batch_execute(schema).await?;
+    let mut clients = Vec::new();
+    for _ in 0..connections {
+        let (client, connection) = tokio_postgres::connect(&address, NoTls).await?;
+        tokio::spawn(connection);
+        clients.push(client);
+    }
     let next = Arc::new(AtomicU64::new(0));
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..connections {
-        let (address, next) = (address.clone(), Arc::clone(&next));
-        tasks.spawn(async move { bare_connection(&address, &next, start).await });
+    for client in clients {
+        let next = Arc::clone(&next);
+        tasks.spawn(async move { bare_connection(&client, &next, start, bare).await });
     }
-    let mut sent = 0;
+    let mut latencies = Vec::new();
     while let Some(done) = tasks.join_next().await {
-        sent += done??;
+        latencies.extend(done??);
     }
-    Ok(per_second(sent, start))
+    Ok(Measured::since(start, latencies))
 }
 
-async fn bare_connection(address: &str, next: &AtomicU64, start: Instant) -> Result<u64> {
-    let (client, connection) = tokio_postgres::connect(address, NoTls).await?;
-    tokio::spawn(connection);
+async fn bare_connection(
+    client: &tokio_postgres::Client,
+    next: &AtomicU64,
+    start: Instant,
+    bare: Bare,
+) -> Result<Vec<u32>> {
     let claim = "INSERT INTO dedupe (id, fingerprint) VALUES ($1, $2) ON CONFLICT DO NOTHING";
     let claim = client.prepare(claim).await?;
     let message = client.prepare("INSERT INTO message (id, body) VALUES ($1, $2)").await?;
-    let (print, body, mut sent) = ([0x5a_u8; 32], vec![0x5a_u8; 256], 0);
+    let (print, body, mut latencies) = ([0x5a_u8; 32], vec![0x5a_u8; 256], Vec::new());
     while start.elapsed() < ROUND {
         let n = next.fetch_add(1, Ordering::Relaxed);
         let (id, name) = (Uuid::now_v7(), format!("deploy-{n:019}"));
-        client.batch_execute("BEGIN").await?;
-        client.execute(&claim, &[&name, &print.as_slice()]).await?;
-        client.execute(&message, &[&id, &body]).await?;
-        client.batch_execute("COMMIT").await?;
-        sent += 1;
+        let sent_at = Instant::now();
+        if bare == Bare::OneRow {
+            client.execute(&message, &[&id, &body]).await?;
+        } else {
+            client.batch_execute("BEGIN").await?;
+            client.execute(&claim, &[&name, &print.as_slice()]).await?;
+            client.execute(&message, &[&id, &body]).await?;
+            client.batch_execute("COMMIT").await?;
+        }
+        latencies.push(micros(sent_at));
     }
-    Ok(sent)
+    Ok(latencies)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a rate needs no 53 bits")]
-fn per_second(n: u64, start: Instant) -> f64 {
-    n as f64 / start.elapsed().as_secs_f64()
+fn micros(since: Instant) -> u32 {
+    u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX)
 }

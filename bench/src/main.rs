@@ -9,6 +9,7 @@
 
 mod broker;
 mod facts;
+mod nats;
 mod report;
 mod store;
 
@@ -20,6 +21,7 @@ fn main() -> Result<()> {
         [] => store::run().and_then(|()| broker::run()),
         ["store"] => store::run(),
         ["broker"] => broker::run(),
-        other => bail!("there is no benchmark {other:?}; there are: store, broker"),
+        ["broker", "smoke"] => broker::smoke(),
+        other => bail!("there is no benchmark {other:?}; there are: store, broker, broker smoke"),
     }
 }

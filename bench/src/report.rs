@@ -2,17 +2,49 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-/// Rates by name, one per round.
+/// What a round has shown: how many, and what each took in microseconds.
+pub(crate) struct Measured {
+    pub(crate) per_second: f64,
+    pub(crate) latencies: Vec<u32>,
+}
+
+impl Measured {
+    /// Each latency is one that was done since.
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no 53 bits")]
+    pub(crate) fn since(start: Instant, latencies: Vec<u32>) -> Self {
+        Self { per_second: latencies.len() as f64 / start.elapsed().as_secs_f64(), latencies }
+    }
+}
+
+/// Rates by name, one per round, and latencies of all rounds.
 #[derive(Default)]
-pub(crate) struct Rounds(BTreeMap<&'static str, Vec<f64>>);
+pub(crate) struct Rounds {
+    rates: BTreeMap<&'static str, Vec<f64>>,
+    latencies: BTreeMap<&'static str, Vec<u32>>,
+}
 
 impl Rounds {
     pub(crate) fn add(&mut self, name: &'static str, per_second: f64) {
-        self.0.entry(name).or_default().push(per_second);
+        self.rates.entry(name).or_default().push(per_second);
+    }
+
+    pub(crate) fn measured(&mut self, name: &'static str, measured: Measured) {
+        self.add(name, measured.per_second);
+        self.latencies.entry(name).or_default().extend(measured.latencies);
+    }
+
+    /// Half of them, and all but a hundredth, took no longer, in milliseconds.
+    pub(crate) fn p50_and_p99(&self, name: &str) -> Option<(f64, f64)> {
+        let mut all = self.latencies.get(name).filter(|all| !all.is_empty())?.clone();
+        all.sort_unstable();
+        let at = |part: usize| all.get((all.len() * part / 100).min(all.len() - 1)).copied();
+        let ms = |part| at(part).map_or(f64::NAN, |us| f64::from(us) / 1000.0);
+        Some((ms(50), ms(99)))
     }
 
     pub(crate) fn median(&self, name: &str) -> f64 {
@@ -26,7 +58,7 @@ impl Rounds {
     }
 
     fn rates(&self, name: &str) -> &[f64] {
-        self.0.get(name).map_or(&[], Vec::as_slice)
+        self.rates.get(name).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -42,6 +74,24 @@ pub(crate) struct Bar {
     pub(crate) target: f64,
 }
 
+/// Prints the rows that were measured; gives their latencies.
+pub(crate) fn table(rows: &[&'static str], rounds: &Rounds) -> BTreeMap<&'static str, Value> {
+    println!("{:<58} {:>12} {:>9} {:>9}", "every answer fsynced", "per second", "p50 ms", "p99 ms");
+    let measured = |row: &&&'static str| !rounds.rates(row).is_empty();
+    let mut latencies = BTreeMap::new();
+    for row in rows.iter().filter(measured) {
+        let rate = rounds.median(row);
+        match rounds.p50_and_p99(row) {
+            Some((p50, p99)) => {
+                println!("{row:<58} {rate:>12.0} {p50:>9.2} {p99:>9.2}");
+                latencies.insert(*row, json!({"p50_ms": round2(p50), "p99_ms": round2(p99)}));
+            }
+            None => println!("{row:<58} {rate:>12.0} {:>9} {:>9}", "-", "-"),
+        }
+    }
+    latencies
+}
+
 /// Prints the table and writes it beside the others under `bench/results/`.
 pub(crate) fn publish(
     name: &str,
@@ -51,10 +101,7 @@ pub(crate) fn publish(
     bars: &[Bar],
 ) -> Result<()> {
     println!("machine: {machine}");
-    println!("{:<44} {:>12}", "every answer fsynced", "per second");
-    for row in rows {
-        println!("{row:<44} {:>12.0}", rounds.median(row));
-    }
+    let latencies = table(rows, rounds);
     println!();
     let mut ratios = Vec::new();
     for bar in bars {
@@ -66,9 +113,13 @@ pub(crate) fn publish(
             "ours": ours, "reference": reference, "ratio": round2(ratio), "target": target,
         }));
     }
-    let rates: BTreeMap<&str, f64> =
-        rows.iter().map(|row| (*row, rounds.median(row).round())).collect();
-    let document = json!({"machine": machine, "per_second": rates, "ratios": ratios});
+    let rates: BTreeMap<&str, f64> = rows
+        .iter()
+        .map(|row| (*row, rounds.median(row).round()))
+        .filter(|row| !row.1.is_nan())
+        .collect();
+    let document = json!({"machine": machine, "per_second": rates, "latency": latencies,
+                          "ratios": ratios});
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
     std::fs::create_dir_all(&folder)?;
     let text = serde_json::to_string_pretty(&document)? + "\n";

@@ -16,7 +16,7 @@ use super::user::User;
 use crate::repo;
 
 const USER: &str = "semel";
-const CONNECTIONS_MAX: u32 = 200;
+const CONNECTIONS_MAX: u32 = 400;
 
 /// Our server's log says so, whoever else may answer on the port.
 const READY: &str = "database system is ready to accept connections";
