@@ -9,7 +9,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::limits::{
     AUDIT_RETENTION, AUDIT_SWEEP_MAX, DAY, DEDUPE_SWEEP_MAX, HOUSEKEEPING_DELAY,
-    HOUSEKEEPING_INTERVAL, REQUEST_SWEEP_MAX, RETENTION_SWEEP_MAX, SWEEP_ROUNDS_MAX,
+    HOUSEKEEPING_INTERVAL, LAG_INTERVAL, LAG_RECIPIENTS_MAX, REQUEST_SWEEP_MAX,
+    RETENTION_SWEEP_MAX, SWEEP_ROUNDS_MAX,
 };
 use crate::metrics::Metrics;
 use crate::store::{Mesh, Report, Store};
@@ -56,6 +57,7 @@ pub async fn run(
     tokio::select! {
         () = shutdown => {}
         () = nightly(&store, clock.as_ref(), &metrics) => {}
+        () = lag(&store, clock.as_ref(), &metrics) => {}
     }
 }
 
@@ -69,6 +71,33 @@ async fn nightly(store: &Store, clock: &dyn Clock, metrics: &Metrics) {
             tracing::error!(error = error.chain(), "housekeeping failed; it is tried again");
         }
     }
+}
+
+async fn lag(store: &Store, clock: &dyn Clock, metrics: &Metrics) {
+    let mut looks = interval(LAG_INTERVAL);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        if let Err(error) = lag_once(store, clock, metrics).await {
+            tracing::warn!(error = error.chain(), "the oldest deliveries could not be looked for");
+        }
+    }
+}
+
+/// Shows the age of the oldest delivery of every mesh that still waits.
+pub async fn lag_once(
+    store: &Store,
+    clock: &dyn Clock,
+    metrics: &Metrics,
+) -> Result<(), StoreError> {
+    let mut lags = Vec::new();
+    for mesh in store.mesh_list().await? {
+        let oldest = store.delivery_oldest(mesh.mesh_id, LAG_RECIPIENTS_MAX).await?;
+        let age_ms = oldest.map_or(0, |at| clock.wall().0.saturating_sub(at.0).max(0));
+        lags.push((mesh, age_ms.unsigned_abs() / 1000));
+    }
+    metrics.lags(&lags);
+    Ok(())
 }
 
 /// What is done in one night.

@@ -104,6 +104,12 @@ pub const REDELIVER_AFTER: Duration = Duration::from_secs(30);
 /// How long a broker that stops waits for its connections.
 pub const DRAIN_MAX: Duration = Duration::from_secs(30);
 
+/// How often the oldest delivery of every mesh is looked for.
+pub const LAG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Recipients of a mesh that are looked at for its oldest delivery.
+pub const LAG_RECIPIENTS_MAX: i64 = 10_000;
+
 /// How long a connection that was drained waits for the daemon to close its side.
 pub const LINGER_MAX: Duration = Duration::from_secs(2);
 

@@ -5,7 +5,7 @@
 //! limiter's decisions) is read when somebody asks, so that it cannot drift (traps.md 13). Labels
 //! name a mesh at the most, and a bounded number of them; ids go to the log.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -97,6 +97,7 @@ pub struct Metrics {
     pub(crate) acks: Counter,
     /// Deliveries that were set aside.
     pub(crate) set_aside: Counter,
+    lag_seconds: Family<Labels, Gauge>,
     orphan_checks: Counter,
     orphans: Family<Labels, Gauge>,
     atomicity_violations: Gauge,
@@ -141,6 +142,7 @@ impl Default for Metrics {
             pushes: Counter::default(),
             acks: Counter::default(),
             set_aside: Counter::default(),
+            lag_seconds: Family::default(),
             orphan_checks: Counter::default(),
             orphans: Family::default(),
             atomicity_violations: Gauge::default(),
@@ -177,6 +179,8 @@ impl Metrics {
         registry.register("acks", "Deliveries that were acknowledged", self.acks.clone());
         let help = "Deliveries that nobody could be told, or that were leased too often";
         registry.register("set_aside", help, self.set_aside.clone());
+        let help = "The age of the oldest delivery that still waits";
+        registry.register("delivery_lag_seconds", help, self.lag_seconds.clone());
         let help = "Consistency checks of a mesh";
         registry.register("dedupe_orphan_check", help, self.orphan_checks.clone());
         let help = "Ids without their message and messages without their id, at the last check";
@@ -218,6 +222,19 @@ impl Metrics {
         }
         self.orphan_checks.inc_by(reports.len() as u64);
         self.atomicity_violations.set(gauge(violations));
+    }
+
+    /// The ages of the meshes' oldest deliveries were looked at. Those that share a label share
+    /// the highest.
+    pub(crate) fn lags(&self, lags: &[(Mesh, u64)]) {
+        let mut highest: BTreeMap<String, u64> = BTreeMap::new();
+        for (mesh, seconds) in lags {
+            let shown = highest.entry(self.labels(mesh).0).or_default();
+            *shown = (*shown).max(*seconds);
+        }
+        for (name, seconds) in highest {
+            self.lag_seconds.get_or_create_owned(&vec![("mesh", name)]).set(gauge(seconds));
+        }
     }
 
     /// A mesh as labels name it: the first so many by themselves, the rest together.
@@ -302,6 +319,7 @@ mod tests {
     fn the_document_names_every_metric_and_no_other() {
         let metrics = Metrics::default();
         metrics.checked(&[(&mesh(1), Report::default())]);
+        metrics.lags(&[(mesh(1), 1)]);
         let _ = metrics.lane(&mesh(1));
         let text = encoded(&metrics);
         let shown: BTreeSet<String> = text

@@ -136,6 +136,11 @@ pub(super) fn made_before(time: UnixMs) -> Uuid {
     Uuid::from_u128(ms << 80)
 }
 
+/// When this id was made, to the millisecond.
+pub(super) fn made_at(id: Uuid) -> UnixMs {
+    UnixMs(i64::try_from(id.as_u128() >> 80).unwrap_or(i64::MAX))
+}
+
 /// Numbers as runs without a gap, first and last. Retention removes what is next to each other, so
 /// that deliveries, which are kept by recipient, are found with one search per run and recipient
 /// and need no index by number that every accept would pay for.
@@ -195,6 +200,7 @@ mod tests {
         let at = UnixMs(1_700_000_000_005);
         assert!(made_before(at) < made && made < made_before(UnixMs(at.0 + 1)));
         assert_eq!(made_before(UnixMs(-1)), Uuid::nil());
+        assert_eq!(made_at(made), at);
     }
 
     #[test]

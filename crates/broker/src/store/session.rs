@@ -10,6 +10,7 @@ use semel_wire::features::ConnectionPolicy;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::housekeeping::made_at;
 use super::{MemberStatus, Store};
 use crate::accept::Session;
 
@@ -386,6 +387,20 @@ impl Store {
             Self::Sqlite(store) => store.deliveries_acked(mesh_id, session, seq, live_from).await,
             Self::Postgres(store) => store.deliveries_acked(mesh_id, session, seq, live_from).await,
         }
+    }
+
+    /// When the oldest delivery of a mesh that still waits was accepted, of the first so many
+    /// recipients that have one.
+    pub async fn delivery_oldest(
+        &self,
+        mesh_id: MeshId,
+        recipients_max: i64,
+    ) -> Result<Option<UnixMs>, StoreError> {
+        let message = match self {
+            Self::Sqlite(store) => store.delivery_oldest(mesh_id, recipients_max).await?,
+            Self::Postgres(store) => store.delivery_oldest(mesh_id, recipients_max).await?,
+        };
+        Ok(message.map(made_at))
     }
 
     /// These cannot be said to their recipient: they are kept for a person to look at, and no

@@ -1,15 +1,18 @@
 //! What `/metrics` says after what happened, to the last count.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use semel_broker::housekeeping::night_once;
+use semel_broker::housekeeping::{lag_once, night_once};
 use semel_broker::hub::Hub;
 use semel_broker::life::StoreLife;
 use semel_broker::limiter::{Limiter, LimiterCounts};
 use semel_broker::metrics::{Live, Metrics};
 use semel_broker::pipeline::Pipeline;
 use semel_core::clock::Clock;
+use semel_core::id::BrokerMessageId;
 use semel_testkit::clock::SimClock;
+use uuid::Uuid;
 
 use crate::answers::set_rate_limit;
 use crate::client::{Daemon, Served, get, send_frame, serve};
@@ -72,6 +75,37 @@ async fn every_answer_is_counted_once() {
     drop(receiver);
     until(&served, "cm_broker_connections 1").await;
     assert_eq!(served.hub.connections(), 1);
+}
+
+#[tokio::test]
+async fn the_oldest_delivery_is_shown() {
+    for fixture in [support::sqlite().await, support::postgres().await] {
+        let (clock, metrics) = (SimClock::at_ms(NOW.0), Metrics::default());
+        let shown = async |line: &str| {
+            lag_once(&fixture.store, &clock, &metrics).await.unwrap();
+            let text = encoded(&metrics);
+            let line = format!("cm_broker_delivery_lag_seconds{{mesh=\"test\"}} {line}");
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        };
+        shown("0").await;
+        // To two members, the first of whom has it.
+        fixture.accept(vec![fixture.item(0, "one", TOPIC, "hi")]).await;
+        let recipient = fixture.members[0].as_uuid();
+        fixture.store.deliveries_done(fixture.mesh_id, recipient, 1).await.unwrap();
+        let mut later = fixture.item(0, "two", TOPIC, "hi");
+        // An id begins with its time: a minute later.
+        let id = later.broker_message_id.as_uuid().as_u128() + (60_000 << 80);
+        later.broker_message_id = BrokerMessageId::new(Uuid::from_u128(id));
+        fixture.accept(vec![later]).await;
+        clock.advance(Duration::from_secs(90));
+        shown("90").await;
+        let recipient = fixture.members[1].as_uuid();
+        fixture.store.deliveries_done(fixture.mesh_id, recipient, 2).await.unwrap();
+        shown("30").await;
+        let recipient = fixture.members[0].as_uuid();
+        fixture.store.deliveries_done(fixture.mesh_id, recipient, 2).await.unwrap();
+        shown("0").await;
+    }
 }
 
 /// Both wait when their lane starts, so they share a batch: the second is found by the claim.

@@ -43,6 +43,30 @@ statements! {
          ORDER BY delivery.seq
          LIMIT $4";
 
+    /// From recipient to recipient along the primary key, one row each.
+    OLDEST = "
+        WITH RECURSIVE head AS (
+            (SELECT 1::bigint AS number, recipient, seq
+               FROM mesh.delivery_queue
+              WHERE mesh_id = $1
+              ORDER BY recipient, seq
+              LIMIT 1)
+             UNION ALL
+            SELECT head.number + 1, next.recipient, next.seq
+              FROM head,
+                   LATERAL (SELECT recipient, seq
+                              FROM mesh.delivery_queue
+                             WHERE mesh_id = $1
+                               AND recipient > head.recipient
+                             ORDER BY recipient, seq
+                             LIMIT 1) AS next
+             WHERE head.number < $2
+        )
+        SELECT broker_message_id
+          FROM mesh.message_history
+         WHERE mesh_id = $1
+           AND seq = (SELECT min(seq) FROM head)";
+
     DONE = "
         DELETE FROM mesh.delivery_queue
          WHERE mesh_id = $1
@@ -77,6 +101,15 @@ impl PostgresStore {
         let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &recipient, &after_seq, &limit];
         let rows = tx.query(WAITING, by).await?;
         rows.iter().map(|row| raw(row)?.checked()).collect()
+    }
+
+    pub(in crate::store) async fn delivery_oldest(
+        &self,
+        mesh_id: MeshId,
+        recipients_max: i64,
+    ) -> Result<Option<Uuid>, StoreError> {
+        let rows = self.postgres.read(OLDEST, &[&mesh_id.as_uuid(), &recipients_max]).await?;
+        Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
     }
 
     pub(in crate::store) async fn deliveries_done(

@@ -1,6 +1,6 @@
 //! The table `delivery_queue`: what each recipient has not acknowledged yet.
 
-use rusqlite::{Row, named_params};
+use rusqlite::{OptionalExtension, Row, named_params};
 use semel_core::clock::UnixMs;
 use semel_core::id::MeshId;
 use semel_store::sqlite::Tx;
@@ -43,6 +43,21 @@ statements! {
          ORDER BY delivery.seq
          LIMIT :limit";
 
+    /// Of the next recipient along the primary key.
+    OLDEST_OF_NEXT = "
+        SELECT recipient, seq
+          FROM delivery_queue
+         WHERE mesh_id = :mesh_id
+           AND recipient > :after
+         ORDER BY recipient, seq
+         LIMIT 1";
+
+    MESSAGE_OF = "
+        SELECT broker_message_id
+          FROM message_history
+         WHERE mesh_id = :mesh_id
+           AND seq = :seq";
+
     DONE = "
         DELETE FROM delivery_queue
          WHERE mesh_id = :mesh_id
@@ -81,6 +96,30 @@ impl SqliteStore {
             };
             let rows = statement.query_map(by, raw)?;
             rows.map(|row| row?.checked()).collect()
+        });
+        read.await
+    }
+
+    pub(in crate::store) async fn delivery_oldest(
+        &self,
+        mesh_id: MeshId,
+        recipients_max: i64,
+    ) -> Result<Option<Uuid>, StoreError> {
+        let read = self.sqlite.read(move |snapshot| {
+            let mut next = snapshot.prepare_cached(OLDEST_OF_NEXT)?;
+            // No recipient comes before this one.
+            let (mut after, mut oldest) = (Vec::new(), None::<i64>);
+            for _ in 0..recipients_max {
+                let by = named_params! {":mesh_id": key(mesh_id), ":after": after};
+                let found = next.query_row(by, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+                let Some((recipient, seq)) = found else { break };
+                after = recipient;
+                oldest = Some(oldest.map_or(seq, |oldest| oldest.min(seq)));
+            }
+            let by = named_params! {":mesh_id": key(mesh_id), ":seq": oldest};
+            let mut message = snapshot.prepare_cached(MESSAGE_OF)?;
+            let found = message.query_row(by, |row| Ok(row.get::<_, Key>(0)?.0)).optional()?;
+            Ok(found)
         });
         read.await
     }
