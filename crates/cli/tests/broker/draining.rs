@@ -97,13 +97,14 @@ async fn converse(
     waiting.retain(|frame| !done.contains(frame.client_message_id.as_str()));
     let (mut in_flight, mut seen) = (0, Seen { number, answered: HashMap::new(), told: None });
     loop {
-        if in_flight < IN_FLIGHT && seen.told.is_none() {
-            if let Some(frame) = waiting.pop() {
-                // A broker that went away is found out by listening.
-                let _ = daemon.say(&FromDaemon::Send(frame)).await;
-                in_flight += 1;
-                continue;
-            }
+        if in_flight < IN_FLIGHT
+            && seen.told.is_none()
+            && let Some(frame) = waiting.pop()
+        {
+            // A broker that went away is found out by listening.
+            let _ = daemon.say(&FromDaemon::Send(frame)).await;
+            in_flight += 1;
+            continue;
         }
         if in_flight == 0 {
             return seen;

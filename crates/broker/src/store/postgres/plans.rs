@@ -78,10 +78,9 @@ async fn plan(client: &Client, sql: &str) -> String {
     let with = if parameters == 0 { String::new() } else { format!("({nothing})") };
     let lines = client.simple_query(&format!("EXPLAIN EXECUTE asked {with}")).await.expect(sql);
     client.batch_execute("DEALLOCATE asked").await.expect(sql);
-    let text = lines.iter().filter_map(|line| match line {
-        SimpleQueryMessage::Row(row) => row.get(0),
-        _ => None,
-    });
+    let text = lines
+        .iter()
+        .filter_map(|line| if let SimpleQueryMessage::Row(row) = line { row.get(0) } else { None });
     text.collect::<Vec<_>>().join("\n")
 }
 

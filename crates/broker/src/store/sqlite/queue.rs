@@ -132,8 +132,8 @@ fn take_in_tx(tx: &Tx<'_>, mesh_id: MeshId, queue: &str, take: Take) -> Result<T
     Ok(Taken::Leased { taken, set_aside })
 }
 
-/// What may be taken, in order, and how often it was. What was taken before comes first: in a queue that is taken in
-/// order that is also what has the lower numbers.
+/// What may be taken, in order, and how often it was. What was taken before comes first: in a
+/// queue that is taken in order that is also what has the lower numbers.
 fn free_in_tx(
     tx: &Tx<'_>,
     mesh_id: MeshId,
