@@ -8,6 +8,7 @@
 )]
 
 mod broker;
+mod daemon;
 mod facts;
 mod nats;
 mod report;
@@ -18,10 +19,13 @@ use anyhow::{Result, bail};
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => store::run().and_then(|()| broker::run()),
+        [] => store::run().and_then(|()| broker::run()).and_then(|()| daemon::run()),
         ["store"] => store::run(),
         ["broker"] => broker::run(),
         ["broker", "smoke"] => broker::smoke(),
-        other => bail!("there is no benchmark {other:?}; there are: store, broker, broker smoke"),
+        ["daemon"] => daemon::run(),
+        other => {
+            bail!("there is no benchmark {other:?}; there are: store, broker, broker smoke, daemon")
+        }
     }
 }

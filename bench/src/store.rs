@@ -29,12 +29,12 @@ const SCHEMA: &str = "
         due_at      INTEGER NOT NULL
     ) STRICT;
     CREATE INDEX item_due ON item (status, due_at)";
-const INSERT: &str = "
+pub(crate) const INSERT: &str = "
     INSERT INTO item (id, client_id, fingerprint, payload, status, due_at)
     VALUES (?1, ?2, ?3, ?4, 'pending', ?5)
     ON CONFLICT (client_id) DO NOTHING";
 
-const ITEMS: MigrationSet = MigrationSet {
+pub(crate) const ITEMS: MigrationSet = MigrationSet {
     component: "bench",
     migrations: &[Migration { version: 1, name: "items", sql: SCHEMA }],
 };
@@ -72,10 +72,10 @@ pub(crate) fn run() -> Result<()> {
     publish("store", &machine, ROWS, &rounds, BARS)
 }
 
-type Row = (String, String, [u8; 32], Vec<u8>, i64);
+pub(crate) type Row = (String, String, [u8; 32], Vec<u8>, i64);
 
 /// Ids rise, as minted ones do.
-fn row(n: u64) -> Row {
+pub(crate) fn row(n: u64) -> Row {
     (format!("01J{n:023}"), format!("deploy-{n:019}"), [0x5a; 32], vec![0x5a; 200], n.cast_signed())
 }
 

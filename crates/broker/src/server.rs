@@ -1,7 +1,5 @@
 //! The broker's door: a WebSocket for daemons, and what an operator's tools look at.
 
-pub mod connection;
-
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,14 +12,15 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
+use semel_serve::{ConnectionLimits, Connections, Place};
 use semel_wire::close::CloseKind;
 use semel_wire::frame::CloseReason;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use self::connection::{ConnectionLimits, Connections, Place};
 use crate::connection::{self as daemon, Broker};
 use crate::hub::{Ending, Hub};
 use crate::limits::{
@@ -55,6 +54,8 @@ impl Default for Options {
             connections_max: CONNECTIONS_MAX,
             head_timeout: HEAD_TIMEOUT,
             head_bytes_max: HEAD_BYTES_MAX,
+            // A daemon that reads nothing is noticed by its own pings.
+            write_timeout: None,
         };
         Self { tls: None, tls_handshake_timeout: TLS_HANDSHAKE_TIMEOUT, connections }
     }
@@ -149,6 +150,7 @@ async fn serve_one(
     tls: Option<(TlsAcceptor, Duration)>,
     routes: Router,
 ) {
+    let routes = TowerToHyperService::new(routes);
     let Some((acceptor, handshake_timeout)) = tls else {
         return place.serve(stream, routes).await;
     };

@@ -27,6 +27,18 @@ impl Exit {
             Self::Refused => 78,
         }
     }
+
+    /// What another process of ours has ended with.
+    pub(crate) const fn of_code(code: i32) -> Self {
+        match code {
+            2 => Self::Usage,
+            3 => Self::NotFound,
+            4 => Self::Conflict,
+            5 => Self::Unavailable,
+            78 => Self::Refused,
+            _ => Self::Failed,
+        }
+    }
 }
 
 /// What is said on stderr, and the exit code.
@@ -58,6 +70,17 @@ impl Failure {
         };
         Self::new(Exit::Usage, text)
     }
+}
+
+/// An error and everything that is known about why.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
 }
 
 /// How data and errors are written.

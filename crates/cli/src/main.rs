@@ -3,9 +3,14 @@
 #![expect(clippy::print_stderr, reason = "the command line is the one place that prints")]
 
 mod broker;
+mod daemon;
+mod duration;
 mod exit;
 mod explain;
 mod fingerprint;
+mod local;
+mod mesh;
+mod system;
 
 use clap::{Parser, Subcommand};
 
@@ -25,6 +30,23 @@ enum Command {
     Fingerprint(fingerprint::Arguments),
     /// Run a broker, or look after its store
     Broker(broker::Arguments),
+    /// Run the daemon of a mesh, or look after it
+    Daemon(daemon::Arguments),
+    /// Join meshes, invite others, leave
+    Mesh(mesh::Arguments),
+    Send(local::send::Arguments),
+    /// What arrived on this host
+    Inbox(local::inbox::Arguments),
+    /// What was accepted on this host, and what became of it
+    Outbox(local::outbox::Arguments),
+    /// Topics of the mesh
+    Topic(local::topic::Arguments),
+    /// Work queues of the mesh
+    Queue(local::queue::Arguments),
+    Peers(local::peers::Arguments),
+    /// Who may take part in the mesh
+    Member(local::member::Arguments),
+    Events(local::events::Arguments),
     /// Show the page of an error code
     Explain(explain::Arguments),
 }
@@ -34,6 +56,16 @@ fn main() {
     let done = match &arguments.command {
         Command::Fingerprint(arguments) => fingerprint::run(arguments),
         Command::Broker(arguments) => broker::run(arguments),
+        Command::Daemon(arguments) => running(daemon::run(arguments)),
+        Command::Mesh(arguments) => running(mesh::run(arguments)),
+        Command::Send(arguments) => running(local::send::run(arguments)),
+        Command::Inbox(arguments) => running(local::inbox::run(arguments)),
+        Command::Outbox(arguments) => running(local::outbox::run(arguments)),
+        Command::Topic(arguments) => running(local::topic::run(arguments)),
+        Command::Queue(arguments) => running(local::queue::run(arguments)),
+        Command::Peers(arguments) => running(local::peers::run(arguments)),
+        Command::Member(arguments) => running(local::member::run(arguments)),
+        Command::Events(arguments) => running(local::events::run(arguments)),
         Command::Explain(arguments) => explain::run(arguments),
     };
     match done {
@@ -43,6 +75,13 @@ fn main() {
             std::process::exit(failure.exit.code());
         }
     }
+}
+
+/// Runs what waits for things.
+fn running(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let failed = |error| Failure::new(exit::Exit::Failed, format!("error: {error}"));
+    runtime.map_err(failed)?.block_on(command)
 }
 
 /// Writes to stdout. A reader that has seen enough and went away (`| head`) is not an error.

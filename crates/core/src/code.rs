@@ -101,6 +101,22 @@ codes! {
     AlreadyMember                  "already_member"                        409 Never;
     KeyIdTaken                     "key_id_taken"                          409 Never;
     TooMany                        "too_many"                              409 Never;
+    // The daemon's local API (daemon.md, "Local API").
+    TokenInQuery                   "token_in_query"                        400 Never;
+    HostNotAllowed                 "host_not_allowed"                      403 Never;
+    OriginNotAllowed               "origin_not_allowed"                    403 Never;
+    PreflightRefused               "preflight_refused"                     403 Never;
+    OutboxRowNotFound              "outbox_row_not_found"                  404 Never;
+    AmbiguousName                  "ambiguous_name"                        409 Never;
+    RequeueNotPossible             "requeue_not_possible"                  409 Never;
+    RequeueOutcomeUnknown          "requeue_outcome_unknown"               409 Never;
+    PayloadPruned                  "payload_pruned"                        409 Never;
+    ClientMessageIdTaken           "client_message_id_taken"               409 Never;
+    DaemonBusy                     "daemon_busy"                           429 SameId;
+    TooManyStreams                 "too_many_streams"                      429 SameId;
+    InternalError                  "internal_error"                        500 SameId;
+    BrokerUnavailable              "broker_unavailable"                    503 SameId;
+    InsufficientStorage            "insufficient_storage"                  507 SameId;
     // Refusals to start: no HTTP answer carries them while the cause lasts.
     FeatureParamBelowFloor         "feature_param_below_floor"             503 Never;
     OutboxMaxAgeInvalid            "outbox_max_age_invalid"                503 Never;

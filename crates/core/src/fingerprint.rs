@@ -4,7 +4,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::canonical::Meta;
-use crate::envelope::{Envelope, Priority};
+use crate::envelope::{Destination, Envelope, Priority};
 
 /// Version of the envelope whose fields are joined below.
 pub const ENVELOPE_VERSION: &str = "1";
@@ -37,14 +37,34 @@ impl Fingerprint {
 
     /// The fingerprint of an envelope whose body is represented by `body_hash`.
     pub fn with_body_hash(envelope: &Envelope, body_hash: BodyHash) -> Self {
-        join(
-            envelope.destination.kind().as_str(),
-            envelope.destination.reference(),
-            envelope.reply_to_id.as_deref().unwrap_or_default(),
-            envelope.priority,
-            &envelope.meta,
-            body_hash,
-        )
+        let reply_to_id = envelope.reply_to_id.as_deref();
+        let (priority, meta) = (envelope.priority, &envelope.meta);
+        Self::of_parts(&envelope.destination, reply_to_id, priority, meta, body_hash)
+    }
+
+    /// The fingerprint of an envelope's parts, whose body is represented by `body_hash`. The join
+    /// is unambiguous because no field before the last can contain the separator.
+    pub fn of_parts(
+        destination: &Destination,
+        reply_to_id: Option<&str>,
+        priority: Priority,
+        meta: &Meta,
+        body_hash: BodyHash,
+    ) -> Self {
+        let mut hash = Sha256::new();
+        for field in [
+            ENVELOPE_VERSION,
+            destination.kind().as_str(),
+            destination.reference(),
+            reply_to_id.unwrap_or_default(),
+            priority.as_str(),
+            meta.as_str(),
+        ] {
+            hash.update(field.as_bytes());
+            hash.update([0]);
+        }
+        hash.update(body_hash.to_hex().as_bytes());
+        Self(hash.finalize().into())
     }
 
     /// 64 lower-case hexadecimal digits.
@@ -56,25 +76,6 @@ impl Fingerprint {
     pub fn prefix(self) -> String {
         hex(&self.0[..8])
     }
-}
-
-/// The join is unambiguous because no field before the last can contain the separator.
-fn join(
-    kind: &str,
-    reference: &str,
-    reply_to_id: &str,
-    priority: Priority,
-    meta: &Meta,
-    body_hash: BodyHash,
-) -> Fingerprint {
-    let mut hash = Sha256::new();
-    for field in [ENVELOPE_VERSION, kind, reference, reply_to_id, priority.as_str(), meta.as_str()]
-    {
-        hash.update(field.as_bytes());
-        hash.update([0]);
-    }
-    hash.update(body_hash.to_hex().as_bytes());
-    Fingerprint(hash.finalize().into())
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -1,3 +1,28 @@
-//! A host's daemon. So far: the outbox's table and the transactions that move its rows.
+//! A host's daemon: what it has accepted is on disk, is sent once, and what arrives is kept.
+//!
+//! Reading order: its folder and what it is called ([`home`], [`identity`], [`token`]), how it is
+//! set up ([`config`], [`environment`], [`logfile`]), the tables ([`store`]), how sends are
+//! accepted ([`outbox`]) and messages kept ([`inbox`]), the connection to the broker ([`link`]),
+//! what else is asked of it ([`remote`], [`broker_api`]), all of it together ([`engine`]), and how
+//! it is reached ([`http`]).
 
+pub mod home;
+pub mod identity;
+pub mod token;
+
+pub mod config;
+pub mod environment;
+pub mod logfile;
+
+pub mod broker_api;
+mod directory;
+pub mod engine;
+pub mod http;
+pub mod inbox;
+pub mod link;
+mod marks;
+pub mod outbox;
+pub mod remote;
 pub mod store;
+
+pub mod limits;

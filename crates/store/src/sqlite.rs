@@ -185,6 +185,11 @@ impl Sqlite {
         self.maintain(move |connection| open::backup_into(connection, &target)).await
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Bytes of the write-ahead log: it grows while a reader stays open.
     pub fn wal_bytes(&self) -> u64 {
         std::fs::metadata(open::wal_path(&self.path)).map_or(0, |wal| wal.len())

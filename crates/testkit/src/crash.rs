@@ -1,9 +1,10 @@
-//! Killing a process at every numbered point of its work with SQLite.
+//! Killing a process at every numbered point of its work with the disk.
 //!
 //! A point is the start or the end of any statement on an instrumented connection, BEGIN,
-//! SAVEPOINT and COMMIT included. For k = 0, 1, 2 … the calling test is run again as a child that
-//! sends itself SIGKILL at point k; the parent then looks at what is left, until a child gets
-//! through without meeting its point. An operation inherits this by being run in the workload.
+//! SAVEPOINT and COMMIT included, or wherever a workload calls [`point`]. For k = 0, 1, 2 … the
+//! calling test is run again as a child that sends itself SIGKILL at point k; the parent then looks
+//! at what is left, until a child gets through without meeting its point. An operation inherits
+//! this by being run in the workload.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -106,12 +107,21 @@ fn acknowledged(folder: &Path) -> Vec<String> {
 /// For `SqliteOptions::instrument`: numbers the points of this connection, and dies at the one
 /// that the parent named. Does nothing in a process that has no such parent.
 pub fn instrument(connection: &mut Connection) -> rusqlite::Result<()> {
-    let Some(fatal) = std::env::var(POINT_VARIABLE).ok().and_then(|point| point.parse().ok())
-    else {
-        return Ok(());
-    };
+    let Some(fatal) = fatal() else { return Ok(()) };
     let codes = TraceEventCodes::SQLITE_TRACE_STMT | TraceEventCodes::SQLITE_TRACE_PROFILE;
     connection.trace_v2(codes, Some(move |_: TraceEvent<'_>| pass(fatal)))
+}
+
+/// A point that is no statement, such as a step of writing a file. Does nothing in a process that
+/// has no parent which named one.
+pub fn point() {
+    if let Some(fatal) = fatal() {
+        pass(fatal);
+    }
+}
+
+fn fatal() -> Option<u64> {
+    std::env::var(POINT_VARIABLE).ok().and_then(|point| point.parse().ok())
 }
 
 fn pass(fatal: u64) {

@@ -19,19 +19,23 @@ enum May {
 const TABLE: &[(&str, May)] = &[
     ("core", May::Use(&[])),
     ("store", May::Use(&[])),
+    ("serve", May::Use(&[])),
     ("wire", May::Use(&["core"])),
     ("crypto", May::Use(&["core"])),
     ("client", May::Use(&["wire", "core"])),
     ("gear", May::Use(&["core"])),
     ("registrar", May::Use(&["wire", "crypto", "store", "core"])),
-    ("broker", May::Use(&["wire", "crypto", "store", "core"])),
-    ("daemon", May::Use(&["wire", "crypto", "store", "core"])),
+    ("broker", May::Use(&["wire", "crypto", "serve", "store", "core"])),
+    ("daemon", May::Use(&["wire", "crypto", "serve", "store", "core"])),
     ("jobs", May::Use(&["registrar", "gear", "wire", "crypto", "store", "core"])),
     ("testkit", May::Use(&["core", "store"])),
     ("semel", May::UseAllButTestkit),
     ("xtask", May::Use(&["core"])),
     ("bench", May::UseAll),
 ];
+
+/// What tests may use besides: a daemon is tested beside a real broker.
+const IN_TESTS: &[(&str, &str)] = &[("daemon", "broker")];
 
 pub(crate) fn check(files: &[SourceFile], found: &mut Vec<Violation>) {
     for file in files.iter().filter(|file| file.name() == "Cargo.toml" && !file.is_test()) {
@@ -53,6 +57,11 @@ fn check_manifest(file: &SourceFile, manifest: &Table, found: &mut Vec<Violation
     for (kind, name) in dependencies(manifest) {
         let allowed = match may {
             _ if kind == "dev-dependencies" && short(&name) == TESTKIT => true,
+            _ if kind == "dev-dependencies"
+                && IN_TESTS.contains(&(short(package), short(&name))) =>
+            {
+                true
+            }
             May::Use(list) => list.contains(&short(&name)),
             May::UseAllButTestkit => row(&name).is_some() && short(&name) != TESTKIT,
             May::UseAll => row(&name).is_some(),

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use semel_broker::store::{Mesh, PostgresStore, SqliteStore, Store};
-use semel_core::clock::{Clock, SystemClock, UnixMs};
-use semel_core::mint::IdMint;
+use semel_core::clock::{Clock, SystemClock};
 use semel_store::postgres::PostgresOptions;
 use semel_store::{OpenError, StoreError};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, chain};
+pub(super) use crate::system::{end, mint, now, random_bytes};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
@@ -51,52 +51,8 @@ impl Target {
 
 /// A store that cannot be used, with everything that is known about why.
 pub(super) fn refused(error: OpenError) -> Failure {
-    let mut text = format!("error: the store cannot be used: {error}");
-    let mut source = std::error::Error::source(&error);
-    while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
-        source = error.source();
-    }
+    let text = format!("error: the store cannot be used: {}", chain(&error));
     Failure::new(Exit::Refused, text)
-}
-
-/// Nobody can know what is on disk: end, before anybody is told anything, and let recovery by key
-/// decide after the restart.
-pub(super) fn end(error: &StoreError) {
-    tracing::error!(error = error.chain(), "the process ends: a commit's outcome is unknown");
-    exit();
-}
-
-#[expect(clippy::exit, reason = "only the command line ends the process, and here it must")]
-fn exit() -> ! {
-    std::process::exit(Exit::Unavailable.code());
-}
-
-/// New ids from the machine's clock and randomness.
-pub(super) fn mint() -> Arc<IdMint> {
-    Arc::new(IdMint::new(Arc::new(SystemClock::new()), Box::new(random)))
-}
-
-/// Bits that nobody can guess. Without a source of them nothing here is safe to do.
-pub(super) fn random() -> u128 {
-    let mut bytes = [0; 16];
-    if getrandom::fill(&mut bytes).is_err() {
-        tracing::error!("the system has no source of randomness");
-        exit();
-    }
-    u128::from_ne_bytes(bytes)
-}
-
-/// 32 of them: a token, a challenge.
-pub(super) fn random_bytes() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(&random().to_ne_bytes());
-    bytes[16..].copy_from_slice(&random().to_ne_bytes());
-    bytes
-}
-
-pub(super) fn now() -> UnixMs {
-    SystemClock::new().wall()
 }
 
 /// The mesh of that name.

@@ -5,17 +5,18 @@
 //! is one statement that names the status it starts from; when it changes no row, the row is read
 //! again and the caller is told what was found.
 
-mod transition;
+pub(super) mod transition;
 
-use rusqlite::{Connection, OptionalExtension, Row, named_params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use semel_core::canonical::Meta;
 use semel_core::clock::UnixMs;
-use semel_core::envelope::{Destination, Priority};
-use semel_core::fingerprint::Fingerprint;
+use semel_core::code::Code;
+use semel_core::envelope::{Destination, DestinationKind, Envelope, Priority};
+use semel_core::fingerprint::{BodyHash, Fingerprint};
 use semel_core::id::{ClientMessageId, OutboxId};
 use semel_core::outbox::{Accept, Compared, OutboxStatus, outbox_accept};
-use semel_store::StoreError;
-use semel_store::migration::{Migration, MigrationSet};
-use semel_store::statements;
+use semel_core::refusal::Refusal;
+use semel_store::{StoreError, statements};
 
 pub use transition::{
     Delivery, Moved, outbox_accepted_in_tx, outbox_claim_in_tx, outbox_committed_in_tx,
@@ -23,50 +24,88 @@ pub use transition::{
     outbox_transient_in_tx,
 };
 
-/// "SMLO" in the file's header.
-pub const OUTBOX_APPLICATION_ID: i32 = 0x534d_4c4f;
-
-/// The schema of `outbox.db`.
-pub const OUTBOX_MIGRATIONS: MigrationSet = MigrationSet {
-    component: "outbox",
-    migrations: &[Migration {
-        version: 1,
-        name: "outbox",
-        sql: include_str!("../../migrations/outbox/0001_outbox.sql"),
-    }],
-};
-
 statements! {
     LOOK_UP = "
-        SELECT id, request_fingerprint, status, last_error, broker_message_id, history_id
+        SELECT id, request_fingerprint, status, last_error, broker_message_id, history_id,
+               to_given, destination_kind, destination_ref
           FROM outbox
-         WHERE client_message_id = :client_message_id";
+         WHERE client_message_id = ?1";
 
     INSERT = "
-        INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, to_given,
-                            destination_kind, destination_ref, priority, enqueued_at,
-                            next_attempt_at, status)
-        VALUES (:id, :client_message_id, :request_fingerprint, :payload, :to_given,
-                :destination_kind, :destination_ref, :priority, :now, :now, 'pending')";
+        INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, meta,
+                            reply_to_id, to_given, destination_kind, destination_ref, priority,
+                            enqueued_at, next_attempt_at, life, status)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, 'pending')";
 }
 
-/// A send that is about to become a row.
+/// What is sent, apart from where.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// The message it replies to.
+    pub reply_to_id: Option<String>,
+    /// When it is sent, relative to others.
+    pub priority: Priority,
+    /// Canonical.
+    pub meta: Meta,
+    /// The body.
+    pub body: Vec<u8>,
+    /// What stands for the body in the fingerprint.
+    pub body_hash: BodyHash,
+}
+
+impl Draft {
+    /// What an envelope says, apart from where it goes.
+    pub fn of(envelope: &Envelope) -> Self {
+        Self {
+            reply_to_id: envelope.reply_to_id().map(str::to_owned),
+            priority: envelope.priority(),
+            meta: envelope.meta().clone(),
+            body: envelope.body().to_owned(),
+            body_hash: BodyHash::of(envelope.body()),
+        }
+    }
+
+    /// What a row says, as it was stored.
+    pub fn again(
+        priority: Priority,
+        meta: &str,
+        reply_to_id: Option<String>,
+        body: Vec<u8>,
+    ) -> Result<Self, Refusal> {
+        let meta = match meta {
+            "" => Meta::default(),
+            text => {
+                let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text)
+                    .map_err(|error| Refusal::new(Code::InvalidJson, error.to_string()))?;
+                Meta::new(&object)?
+            }
+        };
+        let body_hash = BodyHash::of(&body);
+        Ok(Self { reply_to_id, priority, meta, body, body_hash })
+    }
+
+    /// The fingerprint of this, sent there.
+    pub fn fingerprint(&self, destination: &Destination) -> Fingerprint {
+        let reply_to_id = self.reply_to_id.as_deref();
+        Fingerprint::of_parts(destination, reply_to_id, self.priority, &self.meta, self.body_hash)
+    }
+}
+
+/// A send that wants to become a row.
 #[derive(Debug, Clone)]
 pub struct NewOutboxRow {
     /// The row's key, minted for it.
     pub id: OutboxId,
     /// The id under which it happens once.
     pub client_message_id: ClientMessageId,
-    /// What identifies the request.
-    pub request_fingerprint: Fingerprint,
     /// What is sent.
-    pub payload: Vec<u8>,
+    pub draft: Draft,
     /// The destination as the caller wrote it.
     pub to_given: String,
-    /// The destination as it was resolved.
-    pub destination: Destination,
-    /// When it is sent, relative to others.
-    pub priority: Priority,
+    /// The destination as it was resolved, or why it could not be.
+    pub resolved: Result<Destination, Refusal>,
+    /// The life of the daemon that accepts it.
+    pub life: i64,
     /// The time of accept.
     pub now: UnixMs,
 }
@@ -84,28 +123,54 @@ pub struct FoundRow {
     pub last_error: Option<String>,
     /// The broker's ids, once it is done.
     pub delivery: Option<Delivery>,
+    /// The destination as its caller wrote it.
+    pub to_given: String,
+    /// What that was resolved to.
+    pub destination: Destination,
 }
 
 /// An answer to a send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accepted {
-    /// The table's decision.
-    pub accept: Accept,
-    /// The row it was made on; `None` when the row is new.
-    pub found: Option<FoundRow>,
+pub enum Accepted {
+    /// There was no such id: it is a row now.
+    Inserted {
+        /// Of the request.
+        fingerprint: Fingerprint,
+    },
+    /// The table's decision on the row that was there.
+    Found {
+        /// What the table says.
+        accept: Accept,
+        /// The row.
+        row: FoundRow,
+        /// Of the request, where it could be told.
+        fingerprint: Option<Fingerprint>,
+    },
+    /// There was no such id, and nowhere to send to: nothing is written.
+    Unresolved(Refusal),
 }
 
 /// Looks the id up, applies the table of mesh.md §5, and inserts where there is no row.
+///
+/// Names are resolved once: a retry that says `to` in the same words is compared under what they
+/// meant the first time.
 pub fn outbox_accept_in_tx(tx: &Connection, new: &NewOutboxRow) -> Result<Accepted, StoreError> {
-    let found = outbox_find_in_tx(tx, &new.client_message_id)?;
-    let compared = found.as_ref().map_or(Compared::Differs, |row| {
-        Compared::of(&row.request_fingerprint, &new.request_fingerprint)
-    });
-    let accept = outbox_accept(found.as_ref().map(|row| row.status), compared);
-    if accept == Accept::Insert {
-        outbox_insert_in_tx(tx, new)?;
+    match (outbox_find_in_tx(tx, &new.client_message_id)?, &new.resolved) {
+        (None, Err(refusal)) => Ok(Accepted::Unresolved(refusal.clone())),
+        (None, Ok(destination)) => {
+            let fingerprint = outbox_insert_in_tx(tx, new, destination)?;
+            Ok(Accepted::Inserted { fingerprint })
+        }
+        (Some(row), resolved) => {
+            let same_words = row.to_given == new.to_given;
+            let destination =
+                if same_words { Some(&row.destination) } else { resolved.as_ref().ok() };
+            let fingerprint = destination.map(|destination| new.draft.fingerprint(destination));
+            let compared = Compared::of(&Some(row.request_fingerprint), &fingerprint);
+            let accept = outbox_accept(Some(row.status), compared);
+            Ok(Accepted::Found { accept, row, fingerprint })
+        }
     }
-    Ok(Accepted { accept, found })
 }
 
 /// The row under this id.
@@ -115,44 +180,82 @@ pub fn outbox_find_in_tx(
 ) -> Result<Option<FoundRow>, StoreError> {
     let mut statement = tx.prepare_cached(LOOK_UP)?;
     let found = statement
-        .query_row(named_params! {":client_message_id": client_message_id.as_str()}, |row| {
-            Ok(found_row(row))
-        })
+        .query_row(params![client_message_id.as_str()], |row| Ok(found_row(row)))
         .optional()?;
     found.transpose()
 }
 
-fn outbox_insert_in_tx(tx: &Connection, new: &NewOutboxRow) -> Result<(), StoreError> {
-    tx.prepare_cached(INSERT)?.execute(named_params! {
-        ":id": new.id.to_string(),
-        ":client_message_id": new.client_message_id.as_str(),
-        ":request_fingerprint": new.request_fingerprint.0,
-        ":payload": new.payload,
-        ":to_given": new.to_given,
-        ":destination_kind": new.destination.kind().as_str(),
-        ":destination_ref": new.destination.reference(),
-        ":priority": new.priority.rank(),
-        ":now": new.now.0,
-    })?;
-    Ok(())
+fn outbox_insert_in_tx(
+    tx: &Connection,
+    new: &NewOutboxRow,
+    destination: &Destination,
+) -> Result<Fingerprint, StoreError> {
+    let draft = &new.draft;
+    let fingerprint = draft.fingerprint(destination);
+    tx.prepare_cached(INSERT)?.execute(params![
+        new.id.to_string(),
+        new.client_message_id.as_str(),
+        fingerprint.0,
+        draft.body,
+        draft.meta.as_str(),
+        draft.reply_to_id,
+        new.to_given,
+        destination.kind().as_str(),
+        destination.reference(),
+        draft.priority.rank(),
+        new.now.0,
+        new.life,
+    ])?;
+    Ok(fingerprint)
+}
+
+/// What makes a row impossible.
+pub(super) fn corrupt(id: &str, what: impl Into<String>) -> StoreError {
+    StoreError::Corrupt { table: "outbox", id: id.to_owned(), what: what.into() }
+}
+
+pub(super) fn outbox_id(key: &str) -> Result<OutboxId, StoreError> {
+    OutboxId::parse(key).ok_or_else(|| corrupt(key, "the id is not a ULID"))
+}
+
+pub(super) fn destination(key: &str, kind: &str, name: &str) -> Result<Destination, StoreError> {
+    let kind = DestinationKind::parse(kind).ok_or_else(|| corrupt(key, "the kind is unknown"))?;
+    Destination::new(kind, name).map_err(|refusal| corrupt(key, refusal.detail))
+}
+
+pub(super) fn status(key: &str, text: &str) -> Result<OutboxStatus, StoreError> {
+    OutboxStatus::parse(text).ok_or_else(|| corrupt(key, format!("the status {text:?} is unknown")))
 }
 
 /// An impossible combination is `Corrupt`, never a panic.
 fn found_row(row: &Row<'_>) -> Result<FoundRow, StoreError> {
     let key: String = row.get(0)?;
-    let corrupt = |what: &str| StoreError::Corrupt {
-        table: "outbox",
-        id: key.clone(),
-        what: what.to_owned(),
-    };
-    let id = OutboxId::parse(&key).ok_or_else(|| corrupt("the id is not a ULID"))?;
     let fingerprint: [u8; 32] = row.get(1)?;
-    let status: String = row.get(2)?;
-    let status = OutboxStatus::parse(&status).ok_or_else(|| corrupt("the status is unknown"))?;
-    let delivery = match (status, row.get(4)?, row.get(5)?) {
-        (OutboxStatus::Done, Some(text), Some(history_id)) => {
-            let delivery = Delivery::read(text, history_id);
-            Some(delivery.ok_or_else(|| corrupt("the broker's id is not a UUID"))?)
+    let status = status(&key, row.get_ref(2)?.as_str().unwrap_or_default())?;
+    let delivery = delivery(&key, status, row.get(4)?, row.get(5)?)?;
+    let (kind, name): (String, String) = (row.get(7)?, row.get(8)?);
+    Ok(FoundRow {
+        id: outbox_id(&key)?,
+        request_fingerprint: Fingerprint(fingerprint),
+        status,
+        last_error: row.get(3)?,
+        delivery,
+        to_given: row.get(6)?,
+        destination: destination(&key, &kind, &name)?,
+    })
+}
+
+/// The broker's ids, which a row has exactly while it is done.
+pub(super) fn delivery(
+    key: &str,
+    status: OutboxStatus,
+    broker_message_id: Option<String>,
+    history_id: Option<i64>,
+) -> Result<Option<Delivery>, StoreError> {
+    match (status, broker_message_id) {
+        (OutboxStatus::Done, Some(text)) => {
+            let delivery = Delivery::read(&text, history_id);
+            delivery.map(Some).ok_or_else(|| corrupt(key, "the broker's id is not a UUID"))
         }
         (
             OutboxStatus::Pending
@@ -160,12 +263,9 @@ fn found_row(row: &Row<'_>) -> Result<FoundRow, StoreError> {
             | OutboxStatus::Dead
             | OutboxStatus::Aborted,
             None,
-            None,
-        ) => None,
-        _ => return Err(corrupt("the broker's ids do not fit the status")),
-    };
-    let request_fingerprint = Fingerprint(fingerprint);
-    Ok(FoundRow { id, request_fingerprint, status, last_error: row.get(3)?, delivery })
+        ) => Ok(None),
+        (_, _) => Err(corrupt(key, "the broker's ids do not fit the status")),
+    }
 }
 
 #[cfg(test)]

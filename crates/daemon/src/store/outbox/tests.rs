@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use semel_core::clock::UnixMs;
-use semel_core::envelope::{Destination, DestinationKind, Envelope, Priority};
-use semel_core::fingerprint::Fingerprint;
+use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::id::{BrokerMessageId, ClientMessageId, OutboxId};
 use semel_core::mint::IdMint;
 use semel_core::outbox::{
@@ -17,8 +16,10 @@ use semel_testkit::tables::{self, Life};
 use semel_testkit::{crash, sql};
 
 use super::*;
+use crate::store::{OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS};
 
 const NOW: UnixMs = UnixMs(1_800_000_000_000);
+const LIFE: i64 = 3;
 
 /// An outbox of its own, and ids for its rows.
 struct Fixture {
@@ -39,11 +40,10 @@ impl Fixture {
         NewOutboxRow {
             id: self.mint.outbox_id(),
             client_message_id: ClientMessageId::parse(client_message_id).unwrap(),
-            request_fingerprint: Fingerprint::of(&envelope),
-            payload: message.into(),
+            draft: Draft::of(&envelope),
             to_given: "#builds".to_owned(),
-            destination,
-            priority: Priority::Next,
+            resolved: Ok(destination),
+            life: LIFE,
             now: NOW,
         }
     }
@@ -52,7 +52,7 @@ impl Fixture {
     fn row_in(&self, status: OutboxStatus, client_message_id: &str) -> OutboxId {
         let row = self.new_row(client_message_id, "hello");
         let (c, id) = (&self.connection, row.id);
-        assert_eq!(outbox_accept_in_tx(c, &row).unwrap().accept, Accept::Insert);
+        assert!(matches!(outbox_accept_in_tx(c, &row).unwrap(), Accepted::Inserted { .. }));
         match status {
             OutboxStatus::Pending => {}
             OutboxStatus::Inflight => assert_moved(outbox_claim_in_tx(c, id)),
@@ -67,7 +67,7 @@ impl Fixture {
             }
             OutboxStatus::Aborted => {
                 let successor = self.new_row(&format!("{client_message_id}-2"), "hello");
-                assert_moved(outbox_requeue_in_tx(c, id, &successor, AbortedBy::Operator));
+                assert_moved(requeue(c, id, &successor));
             }
         }
         id
@@ -93,7 +93,12 @@ fn mint() -> IdMint {
 
 fn delivery() -> Delivery {
     let id = "01890a5d-ac96-774b-bcce-b302099a8057";
-    Delivery { broker_message_id: BrokerMessageId::parse(id).unwrap(), history_id: 7 }
+    Delivery { broker_message_id: BrokerMessageId::parse(id).unwrap(), history_id: Some(7) }
+}
+
+fn requeue(tx: &Connection, id: OutboxId, successor: &NewOutboxRow) -> Result<Moved, StoreError> {
+    let destination = successor.resolved.clone().unwrap();
+    outbox_requeue_in_tx(tx, id, successor, &destination, AbortedBy::Operator, false)
 }
 
 #[track_caller]
@@ -115,10 +120,10 @@ fn every_row_of_the_accept_table_against_the_database() {
             };
             let again = fixture.new_row("deploy-1", message);
             let answer = outbox_accept_in_tx(&fixture.connection, &again).unwrap();
-            assert_eq!(answer.accept, outbox_accept(Some(*status), *compared));
-            let found = answer.found.expect("there is a row");
-            assert_eq!((found.id, found.status), (id, *status));
-            assert_eq!(found.delivery.is_some(), *status == OutboxStatus::Done);
+            let Accepted::Found { accept, row, .. } = answer else { panic!("{answer:?}") };
+            assert_eq!(accept, outbox_accept(Some(*status), *compared));
+            assert_eq!((row.id, row.status), (id, *status));
+            assert_eq!(row.delivery.is_some(), *status == OutboxStatus::Done);
             assert_eq!((fixture.dump(id), fixture.count()), (before, rows), "nothing is written");
             walked += 1;
         }
@@ -126,7 +131,7 @@ fn every_row_of_the_accept_table_against_the_database() {
     let fixture = Fixture::new();
     let new = fixture.new_row("deploy-1", "hello");
     let answer = outbox_accept_in_tx(&fixture.connection, &new).unwrap();
-    assert_eq!(answer, Accepted { accept: Accept::Insert, found: None });
+    assert!(matches!(answer, Accepted::Inserted { .. }), "{answer:?}");
     let found = outbox_find_in_tx(&fixture.connection, &new.client_message_id).unwrap().unwrap();
     assert_eq!((found.id, found.status), (new.id, OutboxStatus::Pending));
     assert_eq!(walked + 1, 11, "the table has eleven rows");
@@ -172,10 +177,10 @@ fn drive(fixture: &Fixture, id: OutboxId, event: OutboxEvent) -> Result<Moved, S
     let tx = &fixture.connection;
     match event {
         OutboxEvent::Claim => outbox_claim_in_tx(tx, id),
-        OutboxEvent::Expire => outbox_expire_in_tx(tx, id, "too old"),
+        OutboxEvent::Expire => outbox_expire_in_tx(tx, id, "too old", LIFE),
         OutboxEvent::Requeue => {
             let successor = fixture.new_row("successor", "hello");
-            outbox_requeue_in_tx(tx, id, &successor, AbortedBy::Operator)
+            requeue(tx, id, &successor)
         }
         OutboxEvent::Accepted => outbox_accepted_in_tx(tx, id, &delivery(), NOW),
         OutboxEvent::Transient => outbox_transient_in_tx(tx, id, "503", NOW),
@@ -194,17 +199,17 @@ fn what_may_have_been_sent_dies_unknown_and_is_not_requeued() {
         tx.query_row(sql, [id.to_string()], |row| row.get(0)).unwrap()
     };
     let fresh = fixture.row_in(OutboxStatus::Pending, "fresh");
-    assert_moved(outbox_expire_in_tx(tx, fresh, "too old"));
+    assert_moved(outbox_expire_in_tx(tx, fresh, "too old", LIFE));
     assert_eq!(outcome(fresh), "never_sent");
 
     let tried = fixture.row_in(OutboxStatus::Inflight, "tried");
     assert_moved(outbox_transient_in_tx(tx, tried, "503", NOW));
     let successor = fixture.new_row("tried-2", "hello");
-    let requeued = outbox_requeue_in_tx(tx, tried, &successor, AbortedBy::Operator).unwrap();
+    let requeued = requeue(tx, tried, &successor).unwrap();
     assert!(matches!(requeued, Moved::Illegal { found: OutboxStatus::Pending, .. }));
-    assert_moved(outbox_expire_in_tx(tx, tried, "too old"));
+    assert_moved(outbox_expire_in_tx(tx, tried, "too old", LIFE));
     assert_eq!(outcome(tried), "unknown");
-    let requeued = outbox_requeue_in_tx(tx, tried, &successor, AbortedBy::Operator).unwrap();
+    let requeued = requeue(tx, tried, &successor).unwrap();
     assert!(matches!(requeued, Moved::Illegal { found: OutboxStatus::Dead, .. }));
     let gone = outbox_find_in_tx(tx, &successor.client_message_id).unwrap();
     assert_eq!(gone, None, "the successor was taken back");
@@ -248,13 +253,48 @@ fn the_schema_lists_what_the_code_lists() {
 }
 
 #[test]
-fn every_statement_prepares_and_none_scans_the_table() {
-    let connection = Fixture::new().connection;
-    for statements in [ALL, transition::ALL] {
-        sql::prepares(&connection, statements);
-        let plans = sql::plans(&connection, statements);
-        assert!(!plans.contains("SCAN"), "{plans}");
-    }
+fn a_retry_in_the_same_words_is_compared_under_what_they_meant_first() {
+    let fixture = Fixture::new();
+    let tx = &fixture.connection;
+    let key = |digit: &str| Destination::new(DestinationKind::Dm, digit.repeat(64)).unwrap();
+    let mut first = fixture.new_row("deploy-1", "hello");
+    (first.to_given, first.resolved) = ("@bob".to_owned(), Ok(key("a")));
+    assert!(matches!(outbox_accept_in_tx(tx, &first).unwrap(), Accepted::Inserted { .. }));
+    let accept = |new: &NewOutboxRow| match outbox_accept_in_tx(tx, new).unwrap() {
+        Accepted::Found { accept, .. } => accept,
+        other @ (Accepted::Inserted { .. } | Accepted::Unresolved(_)) => panic!("{other:?}"),
+    };
+    // Bob has another key now, or is gone: the words are the same.
+    let renamed = NewOutboxRow { resolved: Ok(key("b")), ..first.clone() };
+    assert_eq!(accept(&renamed), Accept::Queued);
+    let refusal = Refusal::new(Code::RecipientNotFound, "nobody");
+    let gone = NewOutboxRow { resolved: Err(refusal.clone()), ..first.clone() };
+    assert_eq!(accept(&gone), Accept::Queued);
+    // Other words count for what they mean now.
+    let by_key = NewOutboxRow { to_given: "a".repeat(64), ..first.clone() };
+    assert_eq!(accept(&by_key), Accept::Queued);
+    let mismatch = Accept::Reused(semel_core::outbox::Conflict::PendingMismatch);
+    assert_eq!(accept(&NewOutboxRow { to_given: "b".repeat(64), ..renamed }), mismatch);
+    assert_eq!(accept(&NewOutboxRow { to_given: "@rob".to_owned(), ..gone.clone() }), mismatch);
+    // Without a row nothing is written for nobody.
+    let mut nobody = NewOutboxRow { id: fixture.mint.outbox_id(), ..gone };
+    nobody.client_message_id = ClientMessageId::parse("deploy-2").unwrap();
+    assert_eq!(outbox_accept_in_tx(tx, &nobody).unwrap(), Accepted::Unresolved(refusal));
+    assert_eq!(fixture.count(), 1);
+}
+
+#[test]
+fn what_an_earlier_life_left_open_may_have_been_sent() {
+    let fixture = Fixture::new();
+    let tx = &fixture.connection;
+    let row = fixture.new_row("deploy-1", "hello");
+    outbox_accept_in_tx(tx, &row).unwrap();
+    let mut successor = fixture.new_row("deploy-2", "hello");
+    successor.life = LIFE + 1;
+    assert!(matches!(requeue(tx, row.id, &successor).unwrap(), Moved::Illegal { .. }));
+    assert_moved(outbox_expire_in_tx(tx, row.id, "too old", LIFE + 1));
+    let outcome: String = tx.query_row("SELECT outcome FROM outbox", [], |row| row.get(0)).unwrap();
+    assert_eq!(outcome, "unknown");
 }
 
 #[test]
@@ -278,7 +318,8 @@ fn an_accept_killed_at_any_statement_is_there_iff_it_was_answered_or_in_flight()
             for id in ids {
                 let row = fixture.new_row(id, "hello");
                 let accepted = store.write(move |tx| outbox_accept_in_tx(tx, &row));
-                assert_eq!(runtime().block_on(accepted).unwrap().accept, Accept::Insert);
+                let accepted = runtime().block_on(accepted).unwrap();
+                assert!(matches!(accepted, Accepted::Inserted { .. }), "{accepted:?}");
                 child.acknowledge(id);
             }
         },
@@ -288,7 +329,11 @@ fn an_accept_killed_at_any_statement_is_there_iff_it_was_answered_or_in_flight()
             for (number, id) in ids.iter().enumerate() {
                 let row = fixture.new_row(id, "hello");
                 let again = store.write(move |tx| outbox_accept_in_tx(tx, &row));
-                let accept = runtime().block_on(again).unwrap().accept;
+                let accept = match runtime().block_on(again).unwrap() {
+                    Accepted::Found { accept, .. } => accept,
+                    Accepted::Inserted { .. } => Accept::Insert,
+                    Accepted::Unresolved(refusal) => panic!("{refusal}"),
+                };
                 match number.cmp(&left.acknowledged.len()) {
                     std::cmp::Ordering::Less => assert_eq!(accept, Accept::Queued, "{id} was lost"),
                     std::cmp::Ordering::Equal => {}

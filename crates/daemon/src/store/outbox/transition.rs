@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, ToSql, named_params};
 use semel_core::clock::UnixMs;
+use semel_core::envelope::Destination;
 use semel_core::id::{BrokerMessageId, OutboxId};
 use semel_core::outbox::{AbortedBy, OutboxEvent, OutboxStatus, Outcome, outbox_next};
 use semel_store::StoreError;
@@ -21,11 +22,13 @@ statements! {
          WHERE id = :id
            AND status = 'pending'";
 
-    /// What may have been sent is not known to have failed.
+    /// What may have been sent is not known to have failed, and what an earlier life of the daemon
+    /// left open may have been sent.
     EXPIRE = "
         UPDATE outbox
            SET status = 'dead', last_error = :error,
-               outcome = CASE maybe_sent WHEN 0 THEN 'never_sent' ELSE 'unknown' END
+               outcome = CASE WHEN maybe_sent = 0 AND life = :life THEN 'never_sent'
+                              ELSE 'unknown' END
          WHERE id = :id
            AND status = 'pending'";
 
@@ -62,14 +65,15 @@ statements! {
            AND status = 'dead'
            AND outcome = 'unknown'";
 
-    /// Never of a row that may have been delivered: that is resolved first (mesh.md §10).
+    /// Never of a row that may have been delivered: that is resolved first (mesh.md §10), unless
+    /// the operator does not mind.
     REQUEUE = "
         UPDATE outbox
            SET status = 'aborted', aborted_at = :now, aborted_by = :aborted_by,
                superseded_by = :successor
          WHERE id = :id
-           AND (   (status = 'pending' AND maybe_sent = 0)
-                OR (status = 'dead'    AND outcome <> 'unknown'))";
+           AND (   (status = 'pending' AND maybe_sent = 0 AND life = :life)
+                OR (status = 'dead'    AND (outcome <> 'unknown' OR :even_if_delivered)))";
 }
 
 /// What became of a transition.
@@ -93,13 +97,13 @@ pub enum Moved {
 pub struct Delivery {
     /// Its id.
     pub broker_message_id: BrokerMessageId,
-    /// Its number in the mesh's history.
-    pub history_id: i64,
+    /// Its number in the mesh's history; none for a duplicate whose message retention has taken.
+    pub history_id: Option<i64>,
 }
 
 impl Delivery {
-    pub(super) fn read(broker_message_id: String, history_id: i64) -> Option<Self> {
-        let broker_message_id = BrokerMessageId::parse(&broker_message_id)?;
+    pub(super) fn read(broker_message_id: &str, history_id: Option<i64>) -> Option<Self> {
+        let broker_message_id = BrokerMessageId::parse(broker_message_id)?;
         Some(Self { broker_message_id, history_id })
     }
 }
@@ -109,9 +113,14 @@ pub fn outbox_claim_in_tx(tx: &Connection, id: OutboxId) -> Result<Moved, StoreE
     step(tx, id, OutboxEvent::Claim, CLAIM, &[])
 }
 
-/// A row grew older than the max age.
-pub fn outbox_expire_in_tx(tx: &Connection, id: OutboxId, why: &str) -> Result<Moved, StoreError> {
-    step(tx, id, OutboxEvent::Expire, EXPIRE, &[(":error", &why)])
+/// A row grew older than the max age, or is given up unsent.
+pub fn outbox_expire_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    why: &str,
+    life: i64,
+) -> Result<Moved, StoreError> {
+    step(tx, id, OutboxEvent::Expire, EXPIRE, &[(":error", &why), (":life", &life)])
 }
 
 /// The broker accepted it, now or earlier.
@@ -189,20 +198,27 @@ pub fn outbox_restart_in_tx(
     step(tx, id, OutboxEvent::Restart, RESTART, &[(":now", &now.0)])
 }
 
-/// Retires a row in favour of a new one under a fresh id.
+/// Retires a row in favour of a new one under a fresh id, which goes to `destination`.
 pub fn outbox_requeue_in_tx(
     tx: &Connection,
     id: OutboxId,
     successor: &NewOutboxRow,
+    destination: &Destination,
     by: AbortedBy,
+    even_if_delivered: bool,
 ) -> Result<Moved, StoreError> {
     // The reference to the successor is checked at the end of the statement, so it comes first;
     // a requeue that turns out illegal takes it back.
     tx.execute_batch("SAVEPOINT requeue")?;
-    outbox_insert_in_tx(tx, successor)?;
+    outbox_insert_in_tx(tx, successor, destination)?;
     let (key, by) = (successor.id.to_string(), by.as_str());
-    let parameters: &[(&str, &dyn ToSql)] =
-        &[(":now", &successor.now.0), (":aborted_by", &by), (":successor", &key)];
+    let parameters: &[(&str, &dyn ToSql)] = &[
+        (":now", &successor.now.0),
+        (":aborted_by", &by),
+        (":successor", &key),
+        (":life", &successor.life),
+        (":even_if_delivered", &even_if_delivered),
+    ];
     let moved = step(tx, id, OutboxEvent::Requeue, REQUEUE, parameters)?;
     if !matches!(moved, Moved::To(_)) {
         tx.execute_batch("ROLLBACK TO requeue")?;
@@ -243,12 +259,5 @@ fn status(tx: &Connection, id: &str) -> Result<Option<OutboxStatus>, StoreError>
     let mut statement = tx.prepare_cached(STATUS)?;
     let text: Option<String> =
         statement.query_row(named_params! {":id": id}, |row| row.get(0)).optional()?;
-    let parse = |text: String| {
-        OutboxStatus::parse(&text).ok_or_else(|| StoreError::Corrupt {
-            table: "outbox",
-            id: id.to_owned(),
-            what: format!("the status {text:?} is unknown"),
-        })
-    };
-    text.map(parse).transpose()
+    text.map(|text| super::status(id, &text)).transpose()
 }

@@ -1,8 +1,7 @@
-//! HTTP over any accepted stream, with what a door needs: a bound on how many there are, a limit
-//! on how long a request's head may take, and an end that waits for those inside.
-//!
-//! It knows nothing of what is served, and uses nothing else of this crate: the daemon's local
-//! door is the same.
+//! HTTP over any accepted stream, with what a door needs: a bound on how many there are, limits
+//! on how long a request's head may take and how long a reader may stand still, and an end that
+//! waits for those inside. It knows nothing of what is served: the broker's door and the daemon's
+//! are the same.
 //!
 //! A place is taken before a stream is accepted, and the stream itself holds it. A WebSocket takes
 //! its stream out of HTTP and along, so it is counted and waited for until it is gone, not until
@@ -14,12 +13,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
+use hyper::service::HttpService;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Sleep;
 
 /// What a stream may do.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +30,9 @@ pub struct ConnectionLimits {
     pub head_timeout: Duration,
     /// How large a request's head may be.
     pub head_bytes_max: usize,
+    /// How long the other side may take nothing of what is written to it; `None` where whoever
+    /// writes sees to that itself.
+    pub write_timeout: Option<Duration>,
 }
 
 /// All streams of one door.
@@ -85,19 +88,25 @@ impl Place {
     }
 
     /// Serves a stream to its end, or until it is no longer HTTP.
-    pub async fn serve<S>(self, stream: S, routes: Router)
+    pub async fn serve<S, R>(self, stream: S, routes: R)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        R: HttpService<Incoming>,
+        R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        R::ResBody: 'static,
+        <R::ResBody as Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let Self { limits, inside } = self;
         let mut stopping = inside.stopping.clone();
-        let stream = TokioIo::new(Counted { stream, _inside: inside });
+        let patience = limits.write_timeout;
+        let stream = Counted { stream, patience, stalled: None, _inside: inside };
+        let stream = TokioIo::new(stream);
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
             .header_read_timeout(limits.head_timeout)
             .max_header_size(limits.head_bytes_max);
-        let connection = builder.serve_connection(stream, TowerToHyperService::new(routes));
+        let connection = builder.serve_connection(stream, routes);
         let mut connection = pin!(connection.with_upgrades());
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
@@ -118,10 +127,33 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// A stream that holds its place.
+/// A stream that holds its place, and ends when its reader stands still.
 struct Counted<S> {
     stream: S,
+    patience: Option<Duration>,
+    /// Runs while a write makes no progress.
+    stalled: Option<Pin<Box<Sleep>>>,
     _inside: Inside,
+}
+
+impl<S> Counted<S> {
+    /// What a write came to, or that it has waited for too long.
+    fn judge<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let Some(patience) = self.patience else { return written };
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        match stalled.as_mut().poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+        }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
@@ -140,7 +172,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.judge(context, written)
     }
 
     fn poll_write_vectored(
@@ -148,7 +181,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.judge(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -156,10 +190,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.judge(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.judge(context, shut)
     }
 }

@@ -1,0 +1,51 @@
+//! `semel daemon`: the host's daemon of one mesh, run or looked after.
+
+mod control;
+pub(crate) mod home;
+pub(crate) mod running;
+pub(crate) mod tls;
+mod up;
+
+use clap::Subcommand;
+
+use crate::exit::Failure;
+use crate::local;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the daemon of a mesh until SIGTERM or SIGINT
+    Up(up::Arguments),
+    /// Stop it
+    Down(control::Down),
+    /// Stop it and start it again in the background
+    Restart(control::Restart),
+    /// Read its configuration again
+    Reload(control::Simple),
+    /// Say how it is
+    Status(control::Simple),
+    /// Print its log
+    Logs(control::Logs),
+    /// What was accepted on this host
+    Outbox(local::outbox::Arguments),
+    /// What arrived on this host
+    Inbox(local::inbox::Arguments),
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.command {
+        Command::Up(arguments) => up::run(arguments).await,
+        Command::Down(arguments) => control::down(arguments).await,
+        Command::Restart(arguments) => control::restart(arguments).await,
+        Command::Reload(arguments) => control::reload(arguments).await,
+        Command::Status(arguments) => control::status(arguments).await,
+        Command::Logs(arguments) => control::logs(arguments).await,
+        Command::Outbox(arguments) => local::outbox::run(arguments).await,
+        Command::Inbox(arguments) => local::inbox::run(arguments).await,
+    }
+}

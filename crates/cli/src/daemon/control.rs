@@ -1,0 +1,173 @@
+//! Looking after a daemon that runs. It is found by its socket, and stopped by the process that the
+//! kernel says is behind it: never by a number in a file.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use semel_daemon::home::{Home, HomeFile};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio::net::UnixStream;
+
+use crate::exit::{Exit, Failure, chain};
+use crate::local::Local;
+use crate::print;
+
+/// How long a daemon may take to stop: its calls end first.
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// How often it is looked at whether it has stopped, or whether there is more log.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Bytes of log that are shown without `--follow`.
+const LOG_TAIL_BYTES: u64 = 64 << 10;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Simple {
+    #[command(flatten)]
+    local: Local,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Down {
+    #[command(flatten)]
+    local: Local,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Restart {
+    #[command(flatten)]
+    local: Local,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Logs {
+    /// Go on printing what is added
+    #[arg(long, short)]
+    follow: bool,
+    #[command(flatten)]
+    local: Local,
+}
+
+pub(super) async fn status(arguments: &Simple) -> Result<(), Failure> {
+    let daemon = arguments.local.daemon().await?;
+    let health = daemon.get("/v1/health").await?;
+    daemon.show(&health, |health| {
+        let text = |name: &str| match health.get(name) {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Null) | None => "–".to_owned(),
+            Some(other) => other.to_string(),
+        };
+        format!(
+            "mesh       {}\nbroker     {} since {}\nlast error {}\nwaiting    {}\non the wire {}\n\
+             given up   {}\noutbox     {}\nup         {} s\n",
+            text("mesh"),
+            text("state"),
+            text("since"),
+            text("last_error"),
+            text("queue_depth"),
+            text("inflight"),
+            text("dead"),
+            text("outbox_pressure"),
+            text("uptime_s"),
+        )
+    })
+}
+
+pub(super) async fn down(arguments: &Down) -> Result<(), Failure> {
+    let home = arguments.local.home()?;
+    if stop(&home).await? {
+        print("the daemon has stopped\n")
+    } else {
+        let mesh = home.mesh();
+        print(&format!("no daemon runs for the mesh {mesh}\n"))
+    }
+}
+
+pub(super) async fn restart(arguments: &Restart) -> Result<(), Failure> {
+    let home = arguments.local.home()?;
+    stop(&home).await?;
+    let failed = |text: String| Failure::new(Exit::Failed, format!("error: {text}"));
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let root = home.folder().ancestors().nth(2).unwrap_or(home.folder()).to_owned();
+    let status = tokio::process::Command::new(program)
+        .args(["daemon", "up", "--detach", "--mesh", home.mesh().as_str(), "--home"])
+        .arg(root)
+        .status()
+        .await;
+    let status = status.map_err(|error| failed(error.to_string()))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        code => Err(Failure::new(Exit::of_code(code.unwrap_or(1)), "error: it did not start")),
+    }
+}
+
+/// SIGHUP means: read the configuration again.
+pub(super) async fn reload(arguments: &Simple) -> Result<(), Failure> {
+    let home = arguments.local.home()?;
+    match process(&home).await? {
+        Some(pid) => {
+            signal(pid, Signal::HUP)?;
+            print("the daemon reads its configuration again; its log says what became of it\n")
+        }
+        None => Err(Failure::new(Exit::Unavailable, "error: no daemon runs for this mesh")),
+    }
+}
+
+/// Asks the daemon to end and waits for it; `false` when there was none.
+async fn stop(home: &Home) -> Result<bool, Failure> {
+    let Some(pid) = process(home).await? else { return Ok(false) };
+    signal(pid, Signal::TERM)?;
+    // It has ended when its folder is free: its socket closes before its files do.
+    let gone = async {
+        while home.clone().lock().is_err() {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    };
+    let text = "error: the daemon has not stopped yet";
+    let late = |_| Failure::new(Exit::Unavailable, text);
+    tokio::time::timeout(STOP_TIMEOUT, gone).await.map_err(late)?;
+    Ok(true)
+}
+
+/// The process behind the socket, as the kernel knows it.
+async fn process(home: &Home) -> Result<Option<Pid>, Failure> {
+    let path = home.socket_path().map_err(|error| Failure::new(Exit::Usage, chain(&error)))?;
+    let Ok(stream) = UnixStream::connect(&path).await else { return Ok(None) };
+    let peer = stream.peer_cred().ok().and_then(|peer| peer.pid());
+    Ok(peer.and_then(Pid::from_raw))
+}
+
+fn signal(pid: Pid, signal: Signal) -> Result<(), Failure> {
+    kill_process(pid, signal)
+        .map_err(|error| Failure::new(Exit::Failed, format!("error: the daemon: {error}")))
+}
+
+pub(super) async fn logs(arguments: &Logs) -> Result<(), Failure> {
+    let home = arguments.local.home()?;
+    let path = home.path(HomeFile::Log);
+    let unreadable = |error: std::io::Error| {
+        let text = format!(
+            "error: {}: {error}\na daemon in the foreground logs to stderr",
+            path.display()
+        );
+        Failure::new(Exit::NotFound, text)
+    };
+    let mut file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
+    let length = file.metadata().await.map_err(unreadable)?.len();
+    let from = length.saturating_sub(LOG_TAIL_BYTES);
+    file.seek(std::io::SeekFrom::Start(from)).await.map_err(unreadable)?;
+    let mut cut = from > 0;
+    loop {
+        let mut text = String::new();
+        file.read_to_string(&mut text).await.map_err(unreadable)?;
+        // The first line may be half of one.
+        let whole = if cut { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
+        print(whole)?;
+        cut = false;
+        if !arguments.follow {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}

@@ -1,0 +1,220 @@
+//! A daemon put together: folder, identity, engine and local API. `semel daemon up` runs one, and
+//! so does `semel up`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use semel_core::clock::{Clock, SystemClock};
+use semel_core::mint::IdMint;
+use semel_crypto::keys::KeyPair;
+use semel_daemon::config::Config;
+use semel_daemon::engine::{Engine, EngineOptions};
+use semel_daemon::home::{Home, HomeFile, LockedHome};
+use semel_daemon::http::{self, Api, ApiOptions, Listener};
+use semel_daemon::identity::{Identity, Membership, Sources};
+use semel_daemon::link::{Fatal, LinkOptions};
+use semel_daemon::token::Tokens;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::exit::{Exit, Failure, chain};
+use crate::system::{self, end, random, secret};
+
+/// What a daemon is started with.
+pub(crate) struct Start {
+    pub(crate) home: Home,
+    /// Where the API listens besides its socket; nothing for the socket alone.
+    pub(crate) api_listen: Option<SocketAddr>,
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+}
+
+/// A daemon that answers.
+pub(crate) struct RunningDaemon {
+    pub(crate) mesh: String,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) socket: PathBuf,
+    pub(crate) api: Option<SocketAddr>,
+    pub(crate) membership: Membership,
+    pub(crate) pubkey: String,
+    home: LockedHome,
+    doors: Vec<JoinHandle<std::io::Result<()>>>,
+    stop: watch::Sender<bool>,
+}
+
+fn refused(text: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Refused, format!("error: {text}"))
+}
+
+impl RunningDaemon {
+    /// Lock, read, open, listen: in this order, so that nothing is touched twice.
+    pub(crate) async fn start(start: Start) -> Result<Self, Failure> {
+        let mesh = start.home.mesh().as_str().to_owned();
+        let membership = Membership::read(&start.home).map_err(|error| refused(chain(&error)))?;
+        let membership = membership.ok_or_else(|| {
+            let text = format!(
+                "error: this host has not joined the mesh {mesh:?}\nto join: semel mesh join INVITE"
+            );
+            Failure::new(Exit::NotFound, text)
+        })?;
+        let config = Config::read(&start.home).map_err(|error| refused(chain(&error)))?;
+        let home = start.home.lock().map_err(|error| refused(chain(&error)))?;
+        home.remove_leftovers().map_err(|error| refused(chain(&error)))?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(random)));
+        let identity = identity(&home, &mint, &*clock)?;
+        for file in [HomeFile::OutboxDb, HomeFile::InboxDb] {
+            home.prepare(file).map_err(|error| refused(chain(&error)))?;
+        }
+        let link = link_options(&mesh, &membership, &identity, &config, start.tls);
+        let pubkey = link.keys.public().to_hex().to_string();
+        let (folder, options) = (home.home().folder().to_owned(), engine_options(&config));
+        let engine = Engine::start(&folder, options, link, mint, Arc::clone(&clock), Arc::new(end));
+        let engine = Arc::new(engine.await.map_err(|error| unfit(&error, &mesh))?);
+        let tokens = Arc::new(Tokens::new(identity.local_token, Arc::clone(&clock)));
+        let remote = Arc::clone(&engine.api);
+        let options = api_options(&mesh, &pubkey, &config);
+        let api = Api::new(Arc::clone(&engine), options, tokens, Some(remote), clock);
+        let socket = home.home().socket_path().map_err(|error| refused(chain(&error)))?;
+        let (stop, stopping) = watch::channel(false);
+        let listener = http::bind_socket(&socket)
+            .map_err(|error| refused(format_args!("{}: {error}", socket.display())))?;
+        let mut doors = vec![door(&api, Listener::Socket(listener), &stopping)];
+        let mut address = None;
+        if let Some(listen) = start.api_listen {
+            let listener = TcpListener::bind(listen).await.map_err(|error| {
+                Failure::new(Exit::Unavailable, format!("error: {listen}: {error}"))
+            })?;
+            address = listener.local_addr().ok();
+            doors.push(door(&api, Listener::Tcp(listener), &stopping));
+        }
+        let port = address.map(|address| address.port());
+        home.announce(std::process::id(), port).map_err(|error| refused(chain(&error)))?;
+        Ok(Self { mesh, engine, socket, api: address, membership, pubkey, home, doors, stop })
+    }
+
+    /// Reads the configuration again; what can change while it runs does.
+    pub(crate) fn reload(&self) {
+        match Config::read(self.home.home()) {
+            Ok(config) => {
+                self.engine.change(&engine_options(&config));
+                tracing::info!("the configuration was read again");
+            }
+            Err(error) => {
+                tracing::error!(error = chain(&error), "the configuration stays as it was");
+            }
+        }
+    }
+
+    pub(crate) fn token_file(&self) -> PathBuf {
+        self.home.home().path(HomeFile::LocalToken)
+    }
+
+    /// Why the daemon must end, once it must.
+    pub(crate) async fn ended(&self) -> Failure {
+        match self.engine.ended().await {
+            Fatal::Replaced => Failure::new(
+                Exit::Failed,
+                "error: another daemon speaks for this member now: a copy of this folder, or \
+                 another host with its key",
+            ),
+            Fatal::AlreadyConnected => {
+                refused("this member is connected from elsewhere, and its mesh keeps the oldest")
+            }
+            Fatal::Revoked => {
+                Failure::new(Exit::Failed, "error: this member may not take part any more")
+            }
+            Fatal::Feature(detail) => refused(format_args!("the broker does not fit: {detail}")),
+            Fatal::Unfit(detail) => refused(detail),
+        }
+    }
+
+    /// Stops in order: calls end, what was handed in is on disk, the folder is free.
+    pub(crate) async fn stop(self) {
+        self.stop.send_replace(true);
+        for door in self.doors {
+            let _ = door.await;
+        }
+        match Arc::try_unwrap(self.engine) {
+            Ok(engine) => engine.stop().await,
+            Err(engine) => engine.halt().await,
+        }
+        if let Err(error) = self.home.stop() {
+            tracing::warn!(error = chain(&error), "the folder was not left in order");
+        }
+    }
+}
+
+fn identity(home: &LockedHome, mint: &IdMint, clock: &dyn Clock) -> Result<Identity, Failure> {
+    let sources = Sources { mint, random: &secret, now: clock.wall() };
+    Identity::open(home, sources).map_err(|error| refused(chain(&error)))
+}
+
+/// A damaged outbox is not touched: what was accepted is in it.
+fn unfit(error: &semel_store::OpenError, mesh: &str) -> Failure {
+    let text = format!(
+        "the daemon's files cannot be used: {}\nto look at them: semel daemon recover --mesh \
+         {mesh}",
+        chain(error)
+    );
+    refused(text)
+}
+
+fn link_options(
+    mesh: &str,
+    membership: &Membership,
+    identity: &Identity,
+    config: &Config,
+    tls: Option<Arc<ClientConfig>>,
+) -> LinkOptions {
+    LinkOptions {
+        url: membership.broker.clone(),
+        mesh: mesh.to_owned(),
+        key_id: identity.keys.key_id.clone(),
+        keys: Arc::new(KeyPair::from_secret(&identity.keys.pair.secret())),
+        instance_id: identity.instance_id,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        tls,
+        require: config.features.require.clone(),
+        window: usize::try_from(config.outbox.window).unwrap_or(LinkOptions::WINDOW),
+        max_age_hours_override: config.outbox.max_age_hours_override,
+        answer_timeout: LinkOptions::ANSWER_TIMEOUT,
+        expire_interval: LinkOptions::EXPIRE_INTERVAL,
+        random: Arc::new(random),
+    }
+}
+
+fn engine_options(config: &Config) -> EngineOptions {
+    let day = 24 * 60 * 60;
+    EngineOptions {
+        outbox_bytes_max: config.outbox.max_bytes,
+        inbox_kept: Duration::from_secs(u64::from(config.inbox.retention_days) * day),
+    }
+}
+
+fn api_options(mesh: &str, pubkey: &str, config: &Config) -> ApiOptions {
+    let mut options = ApiOptions::new(mesh, pubkey, env!("CARGO_PKG_VERSION"));
+    options.public_health_check = config.ipc.public_health_check;
+    options.origin_allowlist.clone_from(&config.ipc.origin_allowlist);
+    options.max_inflight = usize::try_from(config.ipc.max_inflight).unwrap_or(usize::MAX);
+    options.max_streams = usize::try_from(config.ipc.max_streams).unwrap_or(usize::MAX);
+    options
+}
+
+fn door(
+    api: &Arc<Api>,
+    listener: Listener,
+    stop: &watch::Receiver<bool>,
+) -> JoinHandle<std::io::Result<()>> {
+    let mut stop = stop.clone();
+    let shutdown = async move { drop(stop.wait_for(|stop| *stop).await) };
+    tokio::spawn(http::serve(Arc::clone(api), listener, shutdown))
+}
+
+/// The first port that is free, from the usual one on.
+pub(crate) fn usual_api() -> SocketAddr {
+    system::loopback(7118)
+}

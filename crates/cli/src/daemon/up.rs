@@ -1,0 +1,202 @@
+//! `semel daemon up`.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::clock::SystemClock;
+use semel_daemon::environment::{Facts, Switch, environment};
+use semel_daemon::home::HomeFile;
+use semel_daemon::logfile::{LogFile, Rotation};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::running::{RunningDaemon, Start, usual_api};
+use super::tls::Trust;
+use crate::exit::{Exit, Failure, Form};
+use crate::local::Local;
+use crate::print;
+use crate::system::stopped;
+
+/// How long a daemon in the background may take until it is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  semel daemon up --mesh ops
+  semel daemon up --mesh ops --detach
+  semel daemon up --mesh ops --api-listen 127.0.0.1:0 --json")]
+pub(crate) struct Arguments {
+    /// Where the local API listens besides its socket; port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS")]
+    api_listen: Option<SocketAddr>,
+    /// Only on the socket
+    #[arg(long, conflicts_with = "api_listen")]
+    no_tcp: bool,
+    /// Run in the background; come back once it is ready
+    #[arg(long)]
+    detach: bool,
+    /// This is a container, whatever it looks like
+    #[arg(long)]
+    container: bool,
+    /// Write the log to daemon.log instead of stderr
+    #[arg(long, hide = true)]
+    log_file: bool,
+    #[command(flatten)]
+    trust: Trust,
+    #[command(flatten)]
+    local: Local,
+}
+
+pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let home = arguments.local.home()?;
+    if arguments.detach {
+        return detach(home.folder(), &std::env::args().skip(1).collect::<Vec<_>>()).await;
+    }
+    if arguments.log_file {
+        let log = LogFile::new(&home, Rotation::default(), Arc::new(SystemClock::new()));
+        tracing_subscriber::fmt().json().with_writer(Arc::new(log)).init();
+    } else {
+        tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
+    }
+    let broker = semel_daemon::identity::Membership::read(&home).ok().flatten();
+    let broker = broker.map(|membership| membership.broker).unwrap_or_default();
+    let tls = arguments.trust.open(&broker)?;
+    let config = semel_daemon::config::Config::read(&home).unwrap_or_default();
+    let place = environment(&facts(arguments.container)).with(&config);
+    if let Some(remark) = place.remark {
+        tracing::info!(remark, "the environment decides");
+    }
+    let tcp = !arguments.no_tcp && (arguments.api_listen.is_some() || place.tcp == Switch::On);
+    let api_listen = tcp.then(|| arguments.api_listen.unwrap_or_else(usual_api));
+    let shutdown = stopped()
+        .map_err(|error| Failure::new(Exit::Failed, format!("error: signals: {error}")))?;
+    let daemon = start(Start { home, api_listen, tls }, arguments.api_listen.is_some()).await?;
+    ready(&daemon, arguments.local.form())?;
+    let mut reload = hung_up()?;
+    let mut shutdown = std::pin::pin!(shutdown);
+    let ended = loop {
+        tokio::select! {
+            () = &mut shutdown => break None,
+            failure = daemon.ended() => break Some(failure),
+            _ = reload.recv() => daemon.reload(),
+        }
+    };
+    daemon.stop().await;
+    ended.map_or(Ok(()), Err)
+}
+
+/// SIGHUP means: read the configuration again.
+fn hung_up() -> Result<Signal, Failure> {
+    signal(SignalKind::hangup())
+        .map_err(|error| Failure::new(Exit::Failed, format!("error: signals: {error}")))
+}
+
+/// A usual port that is taken is not fatal: another one is as good.
+async fn start(start: Start, port_was_asked_for: bool) -> Result<RunningDaemon, Failure> {
+    let free = start.api_listen.map(|address| SocketAddr::new(address.ip(), 0));
+    let taken = match start.api_listen {
+        Some(address) if !port_was_asked_for => std::net::TcpListener::bind(address).is_err(),
+        Some(_) | None => false,
+    };
+    let api_listen = if taken { free } else { start.api_listen };
+    RunningDaemon::start(Start { api_listen, ..start }).await
+}
+
+fn ready(daemon: &RunningDaemon, form: Form) -> Result<(), Failure> {
+    let api = daemon.api.map(|address| format!("http://{address}"));
+    let socket = daemon.socket.display().to_string();
+    match form {
+        Form::Json => {
+            let ready = json!({
+                "event": "ready",
+                "mesh": daemon.mesh,
+                "socket": socket,
+                "api": api,
+                "token_file": daemon.token_file().display().to_string(),
+                "member_id": daemon.membership.member_id.to_string(),
+                "pubkey": daemon.pubkey,
+                "broker": daemon.membership.broker,
+            });
+            print(&format!("{ready}\n"))
+        }
+        Form::Text => {
+            let api = api.map(|api| format!("\n  api     {api}")).unwrap_or_default();
+            print(&format!("the daemon is ready\n  socket  {socket}{api}\n"))
+        }
+    }
+}
+
+/// The same command again in the background, without `--detach`, its log in its folder.
+async fn detach(folder: &Path, arguments: &[String]) -> Result<(), Failure> {
+    let failed = |text: String| Failure::new(Exit::Failed, format!("error: {text}"));
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let kept = arguments.iter().filter(|argument| *argument != "--detach");
+    let mut child = tokio::process::Command::new(program)
+        .args(kept)
+        .arg("--log-file")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(failed("the daemon has no output".to_owned()));
+    };
+    let mut lines = BufReader::new(stdout).lines();
+    let first = tokio::time::timeout(READY_TIMEOUT, lines.next_line()).await;
+    match first {
+        Ok(Ok(Some(line))) => {
+            print(&format!("{line}\n"))?;
+            // What it has printed besides is there already.
+            let rest = async {
+                while let Ok(Some(line)) = lines.next_line().await {
+                    print(&format!("{line}\n"))?;
+                }
+                Ok(())
+            };
+            tokio::time::timeout(Duration::from_millis(50), rest).await.unwrap_or(Ok(()))
+        }
+        Ok(Ok(None) | Err(_)) => {
+            let mut why = String::new();
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                why.push_str(&line);
+                why.push('\n');
+            }
+            let status = child.wait().await.map_err(|error| failed(error.to_string()))?;
+            let exit = Exit::of_code(status.code().unwrap_or(1));
+            Err(Failure::new(exit, why.trim_end().to_owned()))
+        }
+        Err(_) => {
+            let log = folder.join(HomeFile::Log.as_str());
+            Err(failed(format!("the daemon is not ready yet; its log: {}", log.display())))
+        }
+    }
+}
+
+/// What the machine looks like.
+fn facts(container_flag: bool) -> Facts {
+    let names = [
+        "CI",
+        "GITHUB_ACTIONS",
+        "GITLAB_CI",
+        "BUILDKITE",
+        "CIRCLECI",
+        "JENKINS_URL",
+        "KUBERNETES_SERVICE_HOST",
+        "RUNPOD_POD_ID",
+    ];
+    let variable = |name: &&str| Some(((*name).to_owned(), std::env::var(name).ok()?));
+    Facts {
+        variables: names.iter().filter_map(variable).collect(),
+        dockerenv: Path::new("/.dockerenv").exists(),
+        cgroup: std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default(),
+        container_flag,
+        identity_flag: None,
+    }
+}

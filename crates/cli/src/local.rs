@@ -1,0 +1,169 @@
+//! Commands that ask the daemon of this host. There is no way around it: when none answers, nothing
+//! is done, and the exit code says that it can be tried again.
+
+pub(crate) mod events;
+pub(crate) mod inbox;
+pub(crate) mod member;
+pub(crate) mod outbox;
+pub(crate) mod peers;
+pub(crate) mod queue;
+pub(crate) mod send;
+mod table;
+pub(crate) mod topic;
+
+use semel_client::{Answer, Client, ClientError};
+use semel_daemon::home::{Home, MeshSlug};
+use serde_json::Value;
+
+use crate::daemon::home::HomeArgument;
+use crate::exit::{Exit, Failure, Form, chain};
+use crate::print;
+
+/// Which daemon is meant, and how it answers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Local {
+    /// The mesh; without it the only one of this host
+    #[arg(long, global = true)]
+    mesh: Option<String>,
+    #[command(flatten)]
+    home: HomeArgument,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+/// A daemon that answers for a mesh.
+pub(crate) struct Daemon {
+    pub(crate) client: Client,
+    pub(crate) mesh: String,
+    pub(crate) form: Form,
+}
+
+impl Local {
+    pub(crate) fn form(&self) -> Form {
+        Form::of_flag(self.json)
+    }
+
+    /// The folder of the mesh that is meant.
+    pub(crate) fn home(&self) -> Result<Home, Failure> {
+        let root = self.home.find()?;
+        let usage = |text: String| Failure::new(Exit::Usage, format!("error: {text}"));
+        if let Some(mesh) = &self.mesh {
+            let slug = MeshSlug::parse(mesh).map_err(|error| usage(chain(&error)))?;
+            return Ok(Home::at(&root, &slug));
+        }
+        let (mut homes, _) = Home::list(&root).map_err(|error| usage(chain(&error)))?;
+        match homes.len() {
+            1 => Ok(homes.remove(0)),
+            0 => {
+                let text = "error: this host has joined no mesh\n\
+                            to join one: semel mesh join INVITE, or run everything here: semel up";
+                Err(Failure::new(Exit::NotFound, text))
+            }
+            _ => {
+                let names: Vec<&str> = homes.iter().map(|home| home.mesh().as_str()).collect();
+                let names = names.join(", ");
+                Err(usage(format!("this host has several meshes: {names}\nsay which: --mesh NAME")))
+            }
+        }
+    }
+
+    /// The daemon, found by asking it: never by its pid.
+    pub(crate) async fn daemon(&self) -> Result<Daemon, Failure> {
+        let home = self.home()?;
+        let mesh = home.mesh().as_str().to_owned();
+        let socket = home.socket_path();
+        let socket = socket.map_err(|error| Failure::new(Exit::Usage, chain(&error)))?;
+        let client = Client::socket(socket);
+        let version = client.get("/v1/version").await.map_err(|error| no_daemon(&error, &mesh))?;
+        let found = version.body.get("mesh").and_then(Value::as_str).unwrap_or_default();
+        if found != mesh {
+            let text = format!("error: the daemon at this place serves the mesh {found:?}");
+            return Err(Failure::new(Exit::Unavailable, text));
+        }
+        Ok(Daemon { client, mesh, form: self.form() })
+    }
+}
+
+impl Daemon {
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
+        let answer = self.client.get(path).await.map_err(|error| no_daemon(&error, &self.mesh))?;
+        self.checked(answer)
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        let answer = self.client.post(path, body, None).await;
+        self.checked(answer.map_err(|error| no_daemon(&error, &self.mesh))?)
+    }
+
+    /// What was answered, or why not, with the exit code that goes with it.
+    pub(crate) fn checked(&self, answer: Answer) -> Result<Value, Failure> {
+        if answer.is_success() {
+            return Ok(answer.body);
+        }
+        let exit = match answer.status {
+            400 | 413 => Exit::Usage,
+            404 => Exit::NotFound,
+            409 => Exit::Conflict,
+            429 | 503 | 507 => Exit::Unavailable,
+            _ => Exit::Failed,
+        };
+        let text = match self.form {
+            Form::Json => answer.body.to_string(),
+            Form::Text => {
+                let code = answer.code().unwrap_or("unknown");
+                let more = ["conflict", "reason", "pointer"].iter().filter_map(|name| {
+                    Some(format!("\n{name}: {}", answer.body.get(name)?.as_str()?))
+                });
+                let more: String = more.collect();
+                let detail = answer.detail();
+                format!("error: {code}: {detail}{more}\nto learn more: semel explain {code}")
+            }
+        };
+        Err(Failure::new(exit, text))
+    }
+
+    /// Prints a document: as it is, or as the lines that `shown` makes of it.
+    pub(crate) fn show(
+        &self,
+        document: &Value,
+        shown: impl FnOnce(&Value) -> String,
+    ) -> Result<(), Failure> {
+        match self.form {
+            Form::Json => print(&format!("{document}\n")),
+            Form::Text => print(&shown(document)),
+        }
+    }
+
+    /// Every page of a list, up to `max` items.
+    pub(crate) async fn list(&self, path: String, max: usize) -> Result<Value, Failure> {
+        let mut items = Vec::new();
+        let mut next = Some(path);
+        while let Some(path) = next.take() {
+            let page = self.get(&path).await?;
+            items
+                .extend(page.get("items").and_then(Value::as_array).into_iter().flatten().cloned());
+            if items.len() < max {
+                next = page.get("next").and_then(Value::as_str).map(str::to_owned);
+            }
+        }
+        items.truncate(max);
+        Ok(serde_json::json!({"items": items}))
+    }
+}
+
+fn no_daemon(error: &ClientError, mesh: &str) -> Failure {
+    let text = format!(
+        "error: {}\nnothing was done; to start the daemon: semel daemon up --mesh {mesh}",
+        chain(error)
+    );
+    Failure::new(Exit::Unavailable, text)
+}
+
+/// A name or a value as one part of a query.
+pub(crate) fn query(pairs: &[(&str, Option<String>)]) -> String {
+    let given = pairs.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    let parts: Vec<String> =
+        given.map(|(name, value)| format!("{name}={}", semel_wire::path::encode(value))).collect();
+    if parts.is_empty() { String::new() } else { format!("?{}", parts.join("&")) }
+}

@@ -1,0 +1,59 @@
+//! `semel events`: what happens on this host's daemon, as it happens.
+
+use std::time::Duration;
+
+use semel_client::Event;
+use serde_json::json;
+
+use super::{Daemon, Local};
+use crate::exit::{Failure, Form};
+use crate::print;
+
+/// The pause before a stream that was cut is resumed.
+const RESUME_PAUSE: Duration = Duration::from_millis(500);
+
+/// Print what happens, until interrupted
+///
+/// A stream that is cut, also by a restart of the daemon, goes on where it was.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Begin after this event instead of now
+    #[arg(long)]
+    after: Option<u64>,
+    /// Only these kinds, with commas between them
+    #[arg(long, value_delimiter = ',')]
+    kinds: Vec<String>,
+    #[command(flatten)]
+    local: Local,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let daemon = arguments.local.daemon().await?;
+    let kinds: Vec<&str> = arguments.kinds.iter().map(String::as_str).collect();
+    follow(&daemon, arguments.after, &kinds, |event| match daemon.form {
+        Form::Json => {
+            let line = json!({"id": event.id, "event": event.kind, "data": event.data});
+            print(&format!("{line}\n"))
+        }
+        Form::Text => print(&format!("{}  {}  {}\n", event.id, event.kind, event.data)),
+    })
+    .await
+}
+
+/// Follows the stream for ever; a daemon that was there once is waited for.
+pub(super) async fn follow(
+    daemon: &Daemon,
+    mut after: Option<u64>,
+    kinds: &[&str],
+    each: impl Fn(&Event) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    loop {
+        if let Ok(mut events) = daemon.client.events(after, kinds).await {
+            while let Ok(Some(event)) = events.next().await {
+                each(&event)?;
+                after = Some(event.id);
+            }
+        }
+        tokio::time::sleep(RESUME_PAUSE).await;
+    }
+}

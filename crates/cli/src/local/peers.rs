@@ -1,0 +1,24 @@
+//! `semel peers`: who is in the mesh, and who is online.
+
+use super::table::table;
+use super::{Local, query};
+use crate::exit::Failure;
+
+/// List the mesh's members, and who is online
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// So many at the most
+    #[arg(long, default_value = "500")]
+    limit: usize,
+    #[command(flatten)]
+    local: Local,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let daemon = arguments.local.daemon().await?;
+    let query = query(&[("limit", Some(arguments.limit.clamp(1, 500).to_string()))]);
+    let list = daemon.list(format!("/v1/peers{query}"), arguments.limit).await?;
+    let columns =
+        &[("NAME", "name"), ("ONLINE", "online"), ("ROLE", "role"), ("PUBLIC KEY", "pubkey")];
+    daemon.show(&list, |list| table(list, columns, "nobody is known yet"))
+}

@@ -1,0 +1,81 @@
+//! `semel queue`: work queues of the mesh, each message to one taker.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::inbox::{lines, say};
+use super::table::table;
+use super::{Local, query};
+use crate::exit::{Failure, Form};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    local: Local,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a queue
+    Create {
+        /// Its name
+        queue: String,
+    },
+    /// List queues
+    List {
+        /// So many at the most
+        #[arg(long, default_value = "500")]
+        limit: usize,
+    },
+    /// Take work; it comes again unless it is acknowledged in time
+    Take {
+        /// The queue
+        queue: String,
+        /// Messages at the most
+        #[arg(long, default_value = "1")]
+        max: u64,
+        /// For so long
+        #[arg(long, default_value = "60s", value_parser = crate::duration::parse)]
+        lease: std::time::Duration,
+    },
+    /// Say that work is done
+    Ack {
+        /// The queue
+        queue: String,
+        /// Numbers of messages, as `take` shows them
+        #[arg(required = true)]
+        seqs: Vec<i64>,
+    },
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let daemon = arguments.local.daemon().await?;
+    match &arguments.command {
+        Command::Create { queue } => {
+            let answer = daemon.post("/v1/queue/create", &json!({"queue": queue})).await?;
+            match daemon.form {
+                Form::Json => say(&answer.to_string()),
+                Form::Text => say(&format!("queue:{queue} is there")),
+            }
+        }
+        Command::List { limit } => {
+            let query = query(&[("limit", Some((*limit).clamp(1, 500).to_string()))]);
+            let list = daemon.list(format!("/v1/queue/list{query}"), *limit).await?;
+            daemon.show(&list, |list| table(list, &[("QUEUE", "name")], "there are no queues"))
+        }
+        Command::Take { queue, max, lease } => {
+            let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+            let body = json!({"queue": queue, "max": max, "lease_ms": lease_ms});
+            let taken = daemon.post("/v1/queue/take", &body).await?;
+            let columns = &[("SEQ", "seq"), ("FROM", "sender_name"), ("MESSAGE", "body")];
+            daemon.show(&taken, |taken| table(taken, columns, "there is no work"))
+        }
+        Command::Ack { queue, seqs } => {
+            let body = json!({"queue": queue, "seqs": seqs});
+            let acked = daemon.post("/v1/queue/ack", &body).await?;
+            daemon.show(&acked, lines)
+        }
+    }
+}

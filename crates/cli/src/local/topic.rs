@@ -1,0 +1,88 @@
+//! `semel topic`: topics of the mesh.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::inbox::{lines, say};
+use super::table::table;
+use super::{Local, query};
+use crate::exit::{Failure, Form};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    local: Local,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a topic and subscribe to it
+    Create {
+        /// Its name
+        topic: String,
+    },
+    /// List topics
+    List {
+        /// So many at the most
+        #[arg(long, default_value = "500")]
+        limit: usize,
+    },
+    /// Get what is posted there from now on
+    Subscribe {
+        /// Its name
+        topic: String,
+    },
+    /// Do not get it any more
+    Unsubscribe {
+        /// Its name
+        topic: String,
+    },
+    /// Post a message
+    Post {
+        /// The topic
+        topic: String,
+        /// The message
+        message: String,
+        /// The id under which it happens once
+        #[arg(long, value_name = "ID")]
+        key: Option<String>,
+        /// Public keys or @names that are mentioned, with commas between them
+        #[arg(long, value_delimiter = ',')]
+        mentions: Vec<String>,
+    },
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let daemon = arguments.local.daemon().await?;
+    let (path, topic, done) = match &arguments.command {
+        Command::List { limit } => {
+            let query = query(&[("limit", Some((*limit).clamp(1, 500).to_string()))]);
+            let list = daemon.list(format!("/v1/topic/list{query}"), *limit).await?;
+            let columns = &[("TOPIC", "name"), ("SUBSCRIBED", "subscribed")];
+            return daemon.show(&list, |list| table(list, columns, "there are no topics"));
+        }
+        Command::Post { topic, message, key, mentions } => {
+            let mut body = json!({"topic": topic, "message": message});
+            if let Some(key) = key {
+                body["client_message_id"] = json!(key);
+            }
+            if !mentions.is_empty() {
+                body["mentions"] = json!(mentions);
+            }
+            let posted = daemon.post("/v1/topic/post", &body).await?;
+            return daemon.show(&posted, lines);
+        }
+        Command::Create { topic } => ("/v1/topic/create", topic, "is there, and subscribed to"),
+        Command::Subscribe { topic } => ("/v1/topic/subscribe", topic, "is subscribed to"),
+        Command::Unsubscribe { topic } => {
+            ("/v1/topic/unsubscribe", topic, "is not subscribed to any more")
+        }
+    };
+    let answer = daemon.post(path, &json!({"topic": topic})).await?;
+    match daemon.form {
+        Form::Json => say(&answer.to_string()),
+        Form::Text => say(&format!("#{} {done}", topic.trim_start_matches('#'))),
+    }
+}

@@ -1,0 +1,136 @@
+//! `semel mesh join`: from an invite to a folder that a daemon can be started in.
+
+use std::sync::Arc;
+
+use semel_core::clock::{Clock, SystemClock};
+use semel_crypto::keys::KeyPair;
+use semel_daemon::broker_api::{ApiError, BrokerApi};
+use semel_daemon::home::{Home, MeshSlug};
+use semel_daemon::identity::{Identity, Membership, Sources};
+use semel_wire::http::Join;
+use semel_wire::link::JoinLink;
+use serde_json::json;
+
+use crate::daemon::home::HomeArgument;
+use crate::daemon::tls::Trust;
+use crate::exit::{Exit, Failure, Form, chain};
+use crate::print;
+use crate::system::{mint, random, secret};
+
+/// Join a mesh by an invite
+///
+/// The same invite again, after a failure at any point, joins as the same member.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// `semel://join/…`
+    invite: String,
+    /// What others call this member; without it this machine's name
+    #[arg(long)]
+    name: Option<String>,
+    #[command(flatten)]
+    trust: Trust,
+    #[command(flatten)]
+    home: HomeArgument,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let form = Form::of_flag(arguments.json);
+    let link =
+        JoinLink::parse(&arguments.invite).map_err(|refusal| Failure::refused(&refusal, form))?;
+    let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
+    let slug = MeshSlug::parse(&link.mesh).map_err(|error| refused(chain(&error)))?;
+    let home = Home::at(&arguments.home.find()?, &slug);
+    if let Some(joined) = Membership::read(&home).map_err(|error| refused(chain(&error)))? {
+        let text = format!(
+            "error: this host is in the mesh {slug} already, as {}\nto start its daemon: semel \
+             daemon up --mesh {slug}",
+            joined.name
+        );
+        return Err(Failure::new(Exit::Conflict, text));
+    }
+    let home = home.lock().map_err(|error| refused(chain(&error)))?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let (mint, now) = (mint(), clock.wall());
+    let sources = Sources { mint: &mint, random: &secret, now };
+    let identity = Identity::open(&home, sources).map_err(|error| refused(chain(&error)))?;
+    let keys = Arc::new(KeyPair::from_secret(&identity.keys.pair.secret()));
+    let pubkey = keys.public().to_hex().to_string();
+    let name = arguments.name.clone().unwrap_or_else(host_name);
+    let tls = arguments.trust.open(&link.broker_url)?;
+    let api = BrokerApi::new(&link.broker_url, &link.mesh, keys, tls, clock, Arc::new(random));
+    let key_id = identity.keys.key_id.clone();
+    let join = Join { token: link.token.clone(), name: name.clone(), key_id };
+    let joined = api.join(&join).await.map_err(|error| failed(&error, form))?;
+    let membership = Membership {
+        broker: websocket(&link.broker_url),
+        mesh_id: joined.mesh_id,
+        member_id: joined.member_id,
+        name,
+        joined_at: now,
+    };
+    membership.write(&home).map_err(|error| refused(chain(&error)))?;
+    print(&match form {
+        Form::Json => {
+            let document = json!({
+                "mesh": link.mesh, "mesh_id": joined.mesh_id.to_string(),
+                "member_id": joined.member_id.to_string(), "pubkey": pubkey,
+                "name": membership.name, "broker": membership.broker,
+            });
+            format!("{document}\n")
+        }
+        Form::Text => format!(
+            "this host is in the mesh {slug} as {}\nto start its daemon: semel daemon up --mesh \
+             {slug}\n",
+            membership.name
+        ),
+    })
+}
+
+fn failed(error: &ApiError, form: Form) -> Failure {
+    match error {
+        ApiError::Away(_) => {
+            let text = format!("error: {error}\nnothing was spent; try again");
+            Failure::new(Exit::Unavailable, text)
+        }
+        ApiError::Refused(problem) => {
+            let refusal = semel_core::refusal::Refusal::new(problem.code, &problem.detail);
+            let exit = match problem.status {
+                409 => Exit::Conflict,
+                404 => Exit::NotFound,
+                429 | 503 => Exit::Unavailable,
+                _ => Exit::Failed,
+            };
+            Failure { exit, ..Failure::refused(&refusal, form) }
+        }
+    }
+}
+
+/// Where the broker's WebSocket is, beside its API.
+fn websocket(broker_url: &str) -> String {
+    let rest = broker_url.trim_end_matches('/');
+    match rest.split_once("://") {
+        Some(("https", rest)) => format!("wss://{rest}/v1/mesh"),
+        Some((_, rest)) => format!("ws://{rest}/v1/mesh"),
+        None => format!("ws://{rest}/v1/mesh"),
+    }
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "a host".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_websocket_is_beside_the_api() {
+        assert_eq!(websocket("http://127.0.0.1:7117"), "ws://127.0.0.1:7117/v1/mesh");
+        assert_eq!(websocket("https://broker.example/"), "wss://broker.example/v1/mesh");
+    }
+}

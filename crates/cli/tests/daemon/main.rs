@@ -1,0 +1,12 @@
+//! `semel daemon` and the verbs that ask it, as processes: used, stopped, and killed under load.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod killed;
+mod process;
+mod verbs;

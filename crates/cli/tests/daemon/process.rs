@@ -1,0 +1,189 @@
+//! Running the binary: a broker, daemons beside it, and commands that ask them.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use semel_client::Client;
+use serde_json::Value;
+
+pub(crate) const MESH: &str = "ops";
+
+/// Long enough for a loaded machine; only a failure waits for it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn semel(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(arguments)
+        .env_remove("SEMEL_HOME")
+        .env_remove("CI")
+        .output()
+        .unwrap()
+}
+
+/// What a command prints when it succeeds.
+pub(crate) fn succeeds(arguments: &[&str]) -> String {
+    let output = semel(arguments);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    text.trim().to_owned()
+}
+
+/// What a command says, and with which code it ends, when it does not.
+pub(crate) fn fails(arguments: &[&str]) -> (i32, String) {
+    let output = semel(arguments);
+    assert!(!output.status.success(), "{arguments:?}");
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// A process that says when it is ready; killed when it is dropped.
+pub(crate) struct Process {
+    child: Child,
+    pub(crate) ready: Value,
+}
+
+impl Process {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+            .args(arguments)
+            .env_remove("SEMEL_HOME")
+            .env_remove("CI")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|_| panic!("{arguments:?} is not ready: {line:?}"));
+        assert_eq!(ready["event"], "ready");
+        Self { child, ready }
+    }
+
+    /// SIGKILL, and wait until it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) fn ends(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A mesh with a broker of its own, at an address that it keeps.
+pub(crate) struct Mesh {
+    folder: tempfile::TempDir,
+    address: String,
+    pub(crate) broker: Option<Process>,
+}
+
+impl Mesh {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap().to_string();
+        drop(free);
+        let mut mesh = Self { folder, address, broker: None };
+        // Nobody has the owner's key: the mesh is run from its store.
+        let owner = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+        mesh.broker(&["mesh", "create", MESH, "--owner", "nobody", "--owner-key", owner]);
+        mesh.serve();
+        mesh
+    }
+
+    pub(crate) fn store(&self) -> String {
+        format!("sqlite:{}", self.folder.path().join("broker.db").display())
+    }
+
+    /// An operator's verb.
+    pub(crate) fn broker(&self, verb: &[&str]) -> String {
+        succeeds(&[&["broker"], verb, &["--store", &self.store()]].concat())
+    }
+
+    pub(crate) fn serve(&mut self) {
+        let store = self.store();
+        let arguments = ["broker", "serve", "--json", "--listen", &self.address, "--store", &store];
+        self.broker = Some(Process::start(&arguments));
+    }
+
+    pub(crate) fn invite(&self, role: &str) -> String {
+        let url = format!("http://{}", self.address);
+        self.broker(&["invite", MESH, "--broker-url", &url, "--role", role])
+    }
+
+    /// A host that has joined.
+    pub(crate) fn join(&self, name: &str, role: &str) -> Host {
+        let home = self.folder.path().join(name);
+        let invite = self.invite(role);
+        let at = home.display().to_string();
+        succeeds(&["mesh", "join", &invite, "--name", name, "--home", &at]);
+        Host { home }
+    }
+}
+
+/// A host in the mesh.
+pub(crate) struct Host {
+    home: PathBuf,
+}
+
+impl Host {
+    pub(crate) fn home(&self) -> String {
+        self.home.display().to_string()
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.home.join("daemon").join(MESH)
+    }
+
+    pub(crate) fn up(&self) -> Process {
+        self.up_with(&[])
+    }
+
+    pub(crate) fn up_with(&self, extra: &[&str]) -> Process {
+        let home = self.home();
+        let up = ["daemon", "up", "--json", "--no-tcp", "--home", &home];
+        Process::start(&[&up, extra].concat())
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::socket(self.socket())
+    }
+
+    fn socket(&self) -> PathBuf {
+        Path::new(&self.folder()).join("sock")
+    }
+
+    /// A verb of a user.
+    pub(crate) fn run(&self, verb: &[&str]) -> String {
+        succeeds(&[verb, &["--home", &self.home()]].concat())
+    }
+
+    pub(crate) fn run_json(&self, verb: &[&str]) -> Value {
+        serde_json::from_str(&self.run(&[verb, &["--json"]].concat())).unwrap()
+    }
+}
+
+/// Every message in a host's inbox, in the order of arrival.
+pub(crate) async fn inbox(client: &Client) -> Option<Vec<Value>> {
+    let mut items = Vec::new();
+    let mut next = Some("/v1/inbox?limit=500".to_owned());
+    while let Some(path) = next {
+        let page = client.get(&path).await.ok()?.body;
+        items.extend(page["items"].as_array()?.iter().cloned());
+        next = page["next"].as_str().map(str::to_owned);
+    }
+    Some(items)
+}

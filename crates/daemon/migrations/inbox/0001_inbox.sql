@@ -1,0 +1,73 @@
+-- Numbered in the order of arrival, never reused: readers page and resume by it.
+CREATE TABLE inbox (
+    id                INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender_member_id  BLOB    NOT NULL CHECK (length(sender_member_id) = 16),
+    client_message_id TEXT    NOT NULL,
+    broker_message_id TEXT    NOT NULL,
+    seq               INTEGER NOT NULL,
+    destination_kind  TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
+    -- NULL for what was sent to this member alone.
+    topic             TEXT,
+    sender_pubkey     TEXT    NOT NULL,
+    sender_name       TEXT    NOT NULL,
+    priority          INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 2),
+    reply_to_id       TEXT,
+    meta              TEXT    NOT NULL,
+    body              BLOB    NOT NULL,
+    accepted_at       INTEGER NOT NULL,
+    received_at       INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX inbox_topic ON inbox (topic, id) WHERE topic IS NOT NULL;
+CREATE INDEX inbox_sender ON inbox (sender_pubkey, id);
+CREATE INDEX inbox_received ON inbox (received_at);
+
+-- What has arrived once. A row outlives its message: retention must not make it new again.
+CREATE TABLE inbox_key (
+    sender_member_id  BLOB    NOT NULL CHECK (length(sender_member_id) = 16),
+    client_message_id TEXT    NOT NULL,
+    received_at       INTEGER NOT NULL,
+    PRIMARY KEY (sender_member_id, client_message_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX inbox_key_received ON inbox_key (received_at);
+
+CREATE VIRTUAL TABLE inbox_fts USING fts5 (
+    body, sender_name, topic, content = '', contentless_delete = 1
+);
+
+CREATE TRIGGER inbox_added AFTER INSERT ON inbox BEGIN
+    INSERT INTO inbox_fts (rowid, body, sender_name, topic)
+    VALUES (new.id, CAST(new.body AS TEXT), new.sender_name, new.topic);
+END;
+
+CREATE TRIGGER inbox_removed AFTER DELETE ON inbox BEGIN
+    DELETE FROM inbox_fts WHERE rowid = old.id;
+END;
+
+-- What happened, in order, for streams that resume. A message is named, not copied.
+CREATE TABLE event (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    at       INTEGER NOT NULL,
+    kind     TEXT    NOT NULL,
+    inbox_id INTEGER,
+    -- JSON.
+    data     TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX event_at ON event (at);
+
+-- What arrived and could not be stored as a message: kept for inspection, never acknowledged away.
+CREATE TABLE set_aside (
+    id     INTEGER PRIMARY KEY AUTOINCREMENT,
+    at     INTEGER NOT NULL,
+    reason TEXT    NOT NULL,
+    frame  BLOB    NOT NULL
+) STRICT;
+
+-- How far each reader that asked us to remember has read.
+CREATE TABLE reader (
+    name     TEXT    NOT NULL PRIMARY KEY,
+    inbox_id INTEGER NOT NULL,
+    at       INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

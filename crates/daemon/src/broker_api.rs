@@ -1,0 +1,265 @@
+//! The broker's HTTP API (`docs/http.md`) from a member's side: every request is signed, each with
+//! a nonce of its own, over a connection of its own.
+
+mod remote;
+
+use std::sync::Arc;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderName};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use semel_core::clock::Clock;
+use semel_core::hex::Hex;
+use semel_core::id::MemberId;
+use semel_crypto::keys::KeyPair;
+use semel_crypto::request::{RequestClaim, sign};
+use semel_wire::http::{
+    Body, Invite, Join, Joined, List, MemberItem, NameItem, NewInvite, NewName, Problem, Profile,
+};
+use semel_wire::path;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+pub(crate) use remote::peer;
+
+use crate::limits::{REMOTE_ANSWER_BYTES_MAX, REMOTE_PAGES_MAX, REQUEST_TIMEOUT};
+
+/// Why a request came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// The broker cannot be reached, or did not answer.
+    #[error("the broker is away: {0}")]
+    Away(String),
+    /// It refused.
+    #[error("{}: {}", .0.code, .0.detail)]
+    Refused(Box<Problem>),
+}
+
+/// A broker, as one member of one mesh asks it.
+pub struct BrokerApi {
+    /// `http://host:port` or `https://…`.
+    base: String,
+    mesh: String,
+    keys: Arc<KeyPair>,
+    tls: Option<Arc<rustls::ClientConfig>>,
+    clock: Arc<dyn Clock>,
+    random: Arc<dyn Fn() -> u128 + Send + Sync>,
+}
+
+impl BrokerApi {
+    /// `url` is that of the WebSocket: the API is at the same place.
+    pub fn new(
+        url: &str,
+        mesh: &str,
+        keys: Arc<KeyPair>,
+        tls: Option<Arc<rustls::ClientConfig>>,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Fn() -> u128 + Send + Sync>,
+    ) -> Self {
+        let base = url.strip_suffix("/v1/mesh").unwrap_or(url);
+        let base = match base.split_once("://") {
+            Some(("wss", rest)) => format!("https://{rest}"),
+            Some((_, rest)) => format!("http://{rest}"),
+            None => format!("http://{base}"),
+        };
+        Self { base, mesh: mesh.to_owned(), keys, tls, clock, random }
+    }
+
+    /// Becomes a member by an invite.
+    pub async fn join(&self, join: &Join) -> Result<Joined, ApiError> {
+        decoded(&self.post("/join", join.encode()).await?)
+    }
+
+    /// Makes an invite.
+    pub async fn invite_create(&self, invite: &NewInvite) -> Result<Invite, ApiError> {
+        decoded(&self.post("/invites", invite.encode()).await?)
+    }
+
+    /// Everybody who is or was in the mesh.
+    pub async fn members(&self) -> Result<Vec<MemberItem>, ApiError> {
+        self.list("/members").await
+    }
+
+    /// Throws a member out.
+    pub async fn member_revoke(&self, member: MemberId) -> Result<(), ApiError> {
+        self.post(&format!("/members/{member}/revoke"), String::new()).await.map(drop)
+    }
+
+    /// Leaves the mesh.
+    pub async fn leave(&self) -> Result<(), ApiError> {
+        self.post("/leave", String::new()).await.map(drop)
+    }
+
+    /// Says what this member says of itself.
+    pub async fn profile_set(&self, profile: &Profile) -> Result<(), ApiError> {
+        self.post("/profile", profile.encode()).await.map(drop)
+    }
+
+    /// Every topic.
+    pub async fn topic_list(&self) -> Result<Vec<NameItem>, ApiError> {
+        self.list("/topics").await
+    }
+
+    /// Makes a topic; `false` when it was there.
+    pub async fn topic_create(&self, name: &str) -> Result<bool, ApiError> {
+        self.create("/topics", name).await
+    }
+
+    /// This member hears of the topic from now on.
+    pub async fn topic_subscribe(&self, name: &str) -> Result<(), ApiError> {
+        let path = format!("/topics/{}/subscribe", path::encode(name));
+        self.post(&path, String::new()).await.map(drop)
+    }
+
+    /// This member does not any more.
+    pub async fn topic_unsubscribe(&self, name: &str) -> Result<(), ApiError> {
+        let path = format!("/topics/{}/unsubscribe", path::encode(name));
+        self.post(&path, String::new()).await.map(drop)
+    }
+
+    /// Every queue.
+    pub async fn queue_list(&self) -> Result<Vec<NameItem>, ApiError> {
+        self.list("/queues").await
+    }
+
+    /// Makes a queue; `false` when it was there.
+    pub async fn queue_create(&self, name: &str) -> Result<bool, ApiError> {
+        self.create("/queues", name).await
+    }
+
+    async fn create(&self, path: &str, name: &str) -> Result<bool, ApiError> {
+        let body = NewName { name: name.to_owned() }.encode();
+        let path = format!("/v1/meshes/{}{path}", path::encode(&self.mesh));
+        let (status, _) = self.call(Method::POST, &path, body).await?;
+        Ok(status == StatusCode::CREATED)
+    }
+
+    async fn post(&self, path: &str, body: String) -> Result<Bytes, ApiError> {
+        let path = format!("/v1/meshes/{}{path}", path::encode(&self.mesh));
+        Ok(self.call(Method::POST, &path, body).await?.1)
+    }
+
+    /// A whole list, page by page.
+    async fn list<Item>(&self, path: &str) -> Result<Vec<Item>, ApiError>
+    where
+        List<Item>: Body,
+    {
+        let mut items = Vec::new();
+        let mut next = Some(format!("/v1/meshes/{}{path}?limit=500", path::encode(&self.mesh)));
+        for _ in 0..REMOTE_PAGES_MAX {
+            let Some(path) = next else { break };
+            let (_, body) = self.call(Method::GET, &path, String::new()).await?;
+            let page: List<Item> = decoded(&body)?;
+            items.extend(page.items);
+            next = page.next;
+        }
+        Ok(items)
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        body: String,
+    ) -> Result<(StatusCode, Bytes), ApiError> {
+        let asked = self.ask(method, path_and_query, body);
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT, asked).await;
+        let (status, body) = answer.map_err(|_| away("it did not answer in time"))??;
+        if status.is_success() {
+            return Ok((status, body));
+        }
+        Err(match Problem::decode(&body) {
+            Ok(problem) => ApiError::Refused(Box::new(problem)),
+            Err(_) => away(format!("it answered {status}")),
+        })
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        body: String,
+    ) -> Result<(StatusCode, Bytes), ApiError> {
+        let uri: Uri = self.base.parse().map_err(away_of)?;
+        let host = uri.host().unwrap_or_default();
+        let secure = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
+        let stream = stream.map_err(away_of)?;
+        let request = self.signed(&uri, &method, path_and_query, body)?;
+        if !secure {
+            return exchange(TokioIo::new(stream), request).await;
+        }
+        let config = self.tls.as_ref().ok_or_else(|| away("TLS is not set up"))?;
+        let name = rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(away_of)?;
+        let connector = TlsConnector::from(Arc::clone(config));
+        let stream = connector.connect(name, stream).await.map_err(away_of)?;
+        exchange(TokioIo::new(stream), request).await
+    }
+
+    fn signed(
+        &self,
+        uri: &Uri,
+        method: &Method,
+        path_and_query: &str,
+        body: String,
+    ) -> Result<Request<Full<Bytes>>, ApiError> {
+        let (time, nonce) = (self.clock.wall(), Hex((self.random)().to_be_bytes()));
+        let claim = RequestClaim {
+            method: method.as_str(),
+            path_and_query,
+            body: body.as_bytes(),
+            time,
+            nonce,
+            mesh: &self.mesh,
+        };
+        let signature = sign(&self.keys, &claim);
+        let ours = HeaderName::from_static;
+        let request = Request::builder()
+            .method(method)
+            .uri(path_and_query)
+            .header(HOST, uri.authority().map_or("", |authority| authority.as_str()))
+            .header(CONTENT_TYPE, "application/json")
+            .header(ours("semel-key"), self.keys.public().to_hex().to_string())
+            .header(ours("semel-time"), time.0.to_string())
+            .header(ours("semel-nonce"), nonce.to_string())
+            .header(ours("semel-signature"), signature.to_string());
+        request.body(Full::new(Bytes::from(body))).map_err(away_of)
+    }
+}
+
+async fn exchange<Io>(
+    io: Io,
+    request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), ApiError>
+where
+    Io: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(io).await.map_err(away_of)?;
+    let driving = tokio::spawn(connection);
+    let answer = async {
+        let response = sender.send_request(request).await.map_err(away_of)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), REMOTE_ANSWER_BYTES_MAX);
+        let body = body.collect().await.map_err(|error| away(error.to_string()))?;
+        Ok((status, body.to_bytes()))
+    };
+    let answer = answer.await;
+    driving.abort();
+    answer
+}
+
+fn decoded<B: Body>(body: &[u8]) -> Result<B, ApiError> {
+    B::decode(body).map_err(|refusal| away(format!("its answer is not understood: {refusal}")))
+}
+
+fn away(why: impl Into<String>) -> ApiError {
+    ApiError::Away(why.into())
+}
+
+fn away_of(error: impl std::error::Error) -> ApiError {
+    away(error.to_string())
+}

@@ -1,0 +1,320 @@
+//! A running daemon without its interfaces: the two databases and the connection to the broker.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel_core::clock::Clock;
+use semel_core::envelope::Destination;
+use semel_core::id::OutboxId;
+use semel_core::mint::IdMint;
+use semel_core::outbox::{AbortedBy, OutboxStatus, Outcome};
+use semel_store::sqlite::OnUncertain;
+use semel_store::{OpenError, StoreError};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::broker_api::BrokerApi;
+use crate::directory;
+use crate::inbox::{Inbox, Opened};
+use crate::limits::{PAYLOAD_KEPT, UPKEEP_INTERVAL};
+use crate::link::{self, LinkHandle, LinkOptions};
+use crate::outbox::{Outbox, Pressure};
+use crate::store::event::EventKind;
+use crate::store::link::history_forgotten_in_tx;
+use crate::store::outbox::{Draft, Moved, NewOutboxRow, outbox_requeue_in_tx};
+use crate::store::upkeep;
+
+/// How a daemon keeps things.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Bytes of `outbox.db` at the most.
+    pub outbox_bytes_max: u64,
+    /// How long messages are kept in the inbox.
+    pub inbox_kept: Duration,
+}
+
+/// A running daemon.
+pub struct Engine {
+    /// What was accepted here.
+    pub outbox: Arc<Outbox>,
+    /// What arrived.
+    pub inbox: Arc<Inbox>,
+    /// The connection to the broker.
+    pub link: LinkHandle,
+    /// What else is asked of the broker.
+    pub api: Arc<BrokerApi>,
+    clock: Arc<dyn Clock>,
+    inbox_kept: watch::Sender<Duration>,
+    stop: watch::Sender<bool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What an operator wants with a row.
+#[derive(Debug, Clone)]
+pub struct Requeue {
+    /// The row.
+    pub id: OutboxId,
+    /// The id of the new row; none is made for it.
+    pub client_message_id: Option<semel_core::id::ClientMessageId>,
+    /// Another body than before.
+    pub body: Option<Vec<u8>>,
+    /// Also when nobody knows whether the old one was delivered.
+    pub even_if_delivered: bool,
+}
+
+/// What became of a requeue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Requeued {
+    /// The old row is aborted, this one is pending.
+    Done {
+        /// The new row.
+        id: OutboxId,
+    },
+    /// The broker had it after all: nothing is sent again.
+    Delivered,
+    /// There is no such row.
+    NotFound,
+    /// It is on the wire, done or aborted.
+    Illegal(OutboxStatus),
+    /// Nobody knows whether it was delivered, and the broker cannot be asked now.
+    Unknown,
+    /// Its body was pruned: there is nothing to send.
+    Pruned,
+    /// The new id is taken.
+    IdTaken,
+}
+
+impl Engine {
+    /// Opens the databases in `folder` and begins to connect. Blocks while it opens them.
+    pub async fn start(
+        folder: &Path,
+        options: EngineOptions,
+        link_options: LinkOptions,
+        mint: Arc<IdMint>,
+        clock: Arc<dyn Clock>,
+        on_uncertain: OnUncertain,
+    ) -> Result<Self, OpenError> {
+        let (outbox_path, inbox_path) = (folder.join("outbox.db"), folder.join("inbox.db"));
+        let outbox = Outbox::open(
+            &outbox_path,
+            link_options.instance_id,
+            options.outbox_bytes_max,
+            mint,
+            Arc::clone(&clock),
+            Arc::clone(&on_uncertain),
+        );
+        let outbox = Arc::new(outbox.await?);
+        let Opened { inbox, set_aside } =
+            Inbox::open(&inbox_path, Arc::clone(&clock), on_uncertain)?;
+        let inbox = Arc::new(inbox);
+        let rebuild_to = match set_aside {
+            Some(aside) => {
+                let aside = aside.display().to_string();
+                tracing::error!(
+                    aside,
+                    "inbox.db is damaged; it is rebuilt from the broker's history"
+                );
+                forget_history(&outbox).await
+            }
+            None => None,
+        };
+        let (stop, stopping) = watch::channel(false);
+        let (inbox_kept, kept) = watch::channel(options.inbox_kept);
+        let api = Arc::new(BrokerApi::new(
+            &link_options.url,
+            &link_options.mesh,
+            Arc::clone(&link_options.keys),
+            link_options.tls.clone(),
+            Arc::clone(&clock),
+            Arc::clone(&link_options.random),
+        ));
+        let (outbox_too, inbox_too) = (Arc::clone(&outbox), Arc::clone(&inbox));
+        let (running, handle, marking) =
+            link::link(link_options, outbox_too, inbox_too, Arc::clone(&clock), rebuild_to);
+        let tasks = vec![
+            tokio::spawn(running.run(stopping.clone())),
+            marking,
+            tokio::spawn(upkeep_task(
+                Arc::clone(&outbox),
+                Arc::clone(&inbox),
+                kept,
+                stopping.clone(),
+            )),
+            tokio::spawn(directory::run(
+                Arc::clone(&outbox),
+                Arc::clone(&api),
+                handle.watch(),
+                Arc::clone(handle.roster()),
+                stopping,
+            )),
+        ];
+        let tasks = Mutex::new(tasks);
+        Ok(Self { outbox, inbox, link: handle, api, clock, inbox_kept, stop, tasks })
+    }
+
+    /// Keeps things in another way from now on.
+    pub fn change(&self, options: &EngineOptions) {
+        self.outbox.set_bytes_max(options.outbox_bytes_max);
+        self.inbox_kept.send_replace(options.inbox_kept);
+    }
+
+    /// Retires a row in favour of a new one under a fresh id (mesh.md §6, §10).
+    pub async fn requeue(&self, requeue: Requeue) -> Result<Requeued, StoreError> {
+        let Some(mut row) = self.outbox.find(&requeue.id.to_string()).await? else {
+            return Ok(Requeued::NotFound);
+        };
+        let id = row.id;
+        let maybe_sent = row.maybe_sent || row.life != self.outbox.life();
+        if row.status == OutboxStatus::Pending && maybe_sent {
+            // First dead with an unknown outcome, then resolved, then aborted.
+            if !self.link.give_up(id, "an operator requeued it").await {
+                return Ok(Requeued::Illegal(OutboxStatus::Inflight));
+            }
+            row = self.outbox.find(&id.to_string()).await?.unwrap_or(row);
+        }
+        if row.status == OutboxStatus::Dead && row.outcome == Some(Outcome::Unknown) {
+            if self.link.resolve().await {
+                row = self.outbox.find(&id.to_string()).await?.unwrap_or(row);
+            }
+            match (row.status, row.outcome) {
+                (OutboxStatus::Done, _) => return Ok(Requeued::Delivered),
+                (_, Some(Outcome::Unknown)) if !requeue.even_if_delivered => {
+                    return Ok(Requeued::Unknown);
+                }
+                (_, _) => {}
+            }
+        }
+        self.replace(requeue, &row).await
+    }
+
+    async fn replace(
+        &self,
+        requeue: Requeue,
+        row: &upkeep::OutboxRow,
+    ) -> Result<Requeued, StoreError> {
+        let (old, destination) = (row.id, row.destination.clone());
+        let payload = self.outbox.sqlite.read(move |c| upkeep::payload(c, old)).await?;
+        let Some(upkeep::Payload { body, meta, reply_to_id }) = payload else {
+            return Ok(Requeued::NotFound);
+        };
+        let Some(body) = requeue.body.or(body) else { return Ok(Requeued::Pruned) };
+        let mint = self.outbox.mint();
+        let client_message_id =
+            requeue.client_message_id.unwrap_or_else(|| mint.client_message_id());
+        let draft = Draft::again(row.priority, &meta, reply_to_id, body).map_err(|refusal| {
+            StoreError::Corrupt { table: "outbox", id: old.to_string(), what: refusal.to_string() }
+        })?;
+        let new = NewOutboxRow {
+            id: mint.outbox_id(),
+            client_message_id,
+            draft,
+            to_given: row.to_given.clone(),
+            resolved: Ok(destination.clone()),
+            life: self.outbox.life(),
+            now: self.clock.wall(),
+        };
+        let (id, force) = (new.id, requeue.even_if_delivered);
+        let write =
+            self.outbox.sqlite.write(move |tx| requeue_in_tx(tx, old, &new, &destination, force));
+        let requeued = write.await?;
+        self.outbox.wake.notify_one();
+        Ok(match requeued {
+            None => Requeued::IdTaken,
+            Some(Moved::To(_)) => Requeued::Done { id },
+            Some(Moved::Illegal { found, .. }) => Requeued::Illegal(found),
+            Some(Moved::Absent) => Requeued::NotFound,
+        })
+    }
+
+    /// Whether the link has ended for good, and the daemon must too.
+    pub async fn ended(&self) -> link::Fatal {
+        let mut status = self.link.watch();
+        loop {
+            if let Some(fatal) = status.borrow_and_update().fatal.clone() {
+                return fatal;
+            }
+            if status.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Ends what runs, and comes back when everything that was handed in is on disk.
+    pub async fn halt(&self) {
+        self.stop.send_replace(true);
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        for task in tasks {
+            let _ = task.await;
+        }
+    }
+
+    /// Stops, and closes the files in order.
+    pub async fn stop(self) {
+        self.halt().await;
+        drop(self.link);
+        if let Ok(outbox) = Arc::try_unwrap(self.outbox).map_err(drop) {
+            outbox.close().await;
+        }
+        if let Ok(inbox) = Arc::try_unwrap(self.inbox).map_err(drop) {
+            inbox.close().await;
+        }
+    }
+}
+
+fn requeue_in_tx(
+    tx: &semel_store::sqlite::Tx<'_>,
+    old: OutboxId,
+    new: &NewOutboxRow,
+    destination: &Destination,
+    even_if_delivered: bool,
+) -> Result<Option<Moved>, StoreError> {
+    if crate::store::outbox::outbox_find_in_tx(tx, &new.client_message_id)?.is_some() {
+        return Ok(None);
+    }
+    let by = AbortedBy::Operator;
+    outbox_requeue_in_tx(tx, old, new, destination, by, even_if_delivered).map(Some)
+}
+
+/// Where history stood, when the inbox that it was in is lost.
+async fn forget_history(outbox: &Outbox) -> Option<(String, i64)> {
+    let stood =
+        outbox.link().await.ok().and_then(|link| Some((link.history_epoch?, link.history_seq)));
+    if let Err(error) = outbox.sqlite.write(|tx| history_forgotten_in_tx(tx)).await {
+        tracing::error!(error = error.chain(), "the inbox will not be rebuilt");
+    }
+    stood
+}
+
+/// Sizes, and what is past its time.
+async fn upkeep_task(
+    outbox: Arc<Outbox>,
+    inbox: Arc<Inbox>,
+    mut inbox_kept: watch::Receiver<Duration>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut before = Pressure::Low;
+    loop {
+        let pressure = outbox.measure();
+        if pressure != before && pressure != Pressure::Low {
+            tracing::warn!(%pressure, "the outbox is nearly full");
+            let data = json!({"pressure": pressure.as_str(), "bytes": outbox.bytes()});
+            inbox.announce(EventKind::OutboxPressureHigh, &data);
+        }
+        before = pressure;
+        let kept = *inbox_kept.borrow_and_update();
+        let swept = async {
+            outbox.prune(PAYLOAD_KEPT).await?;
+            inbox.sweep(kept).await
+        };
+        if let Err(error) = swept.await {
+            tracing::error!(error = error.chain(), "what is past its time was not swept");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(UPKEEP_INTERVAL) => {}
+            Ok(()) = inbox_kept.changed() => {}
+            () = link::stopped(&mut stop) => return,
+        }
+    }
+}

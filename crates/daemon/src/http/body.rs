@@ -1,0 +1,102 @@
+//! Bodies of requests, read within limits, and of answers: whole ones and streams.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
+use semel_core::code::Code;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::problem::Problem;
+use crate::limits::{API_BODY_TIMEOUT, API_DISCARD_BYTES_MAX};
+
+/// The body of an answer.
+pub(super) enum Body {
+    /// All of it, until it is taken.
+    Whole(Option<Bytes>),
+    /// Pieces as they come; it ends when their sender does.
+    Stream(mpsc::Receiver<Bytes>),
+}
+
+impl Body {
+    /// A body that is there already.
+    pub(super) fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self::Whole(Some(bytes.into()))
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let bytes = match &mut *self {
+            Self::Whole(bytes) => Poll::Ready(bytes.take()),
+            Self::Stream(pieces) => pieces.poll_recv(context),
+        };
+        bytes.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Self::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// Reads a request's body, within a size and a time.
+pub(super) async fn read(incoming: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
+    match timeout(API_BODY_TIMEOUT, read_all(incoming, bytes_max)).await {
+        Ok(read) => read,
+        Err(_) => Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time")),
+    }
+}
+
+async fn read_all(mut incoming: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
+    let mut first = Bytes::new();
+    let mut rest = Vec::new();
+    let mut seen = 0;
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
+        let Ok(frame) = frame else {
+            return Err(Problem::new(Code::InvalidJson, "the body ends before its end"));
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        seen += data.len();
+        if seen > bytes_max {
+            // A sender that is cut off while it writes would not hear why.
+            if seen > bytes_max + API_DISCARD_BYTES_MAX {
+                break;
+            }
+            rest = Vec::new();
+        } else if first.is_empty() {
+            // Nearly always the whole of it: it is not copied.
+            first = data;
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&first);
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    match seen {
+        _ if seen > bytes_max => Err(Problem::new(
+            Code::PayloadTooLarge,
+            format!("the body has more than the {bytes_max} bytes that are allowed"),
+        )),
+        _ if rest.is_empty() => Ok(first),
+        _ => Ok(rest.into()),
+    }
+}

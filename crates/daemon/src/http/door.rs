@@ -1,0 +1,132 @@
+//! The two doors: a socket file that only its owner can open, and loopback TCP.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+
+use hyper::service::service_fn;
+use semel_serve::{ConnectionLimits, Connections, Place};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::time::{sleep, timeout};
+
+use super::access::Door;
+use super::{Api, answer};
+use crate::limits::{API_ACCEPT_RETRY, API_HEAD_BYTES_MAX};
+
+/// Where calls come from.
+pub enum Listener {
+    /// The socket file.
+    Socket(UnixListener),
+    /// Loopback only.
+    Tcp(TcpListener),
+}
+
+enum Stream {
+    Socket(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// Makes the socket file, in the place of one that a dead daemon left: whoever calls this holds the
+/// folder's lock. At no moment can anybody else open it: it gets its name after its mode.
+pub fn bind_socket(path: &Path) -> io::Result<UnixListener> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    match std::fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(&unfinished)?;
+    std::fs::set_permissions(&unfinished, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&unfinished, path)?;
+    Ok(listener)
+}
+
+/// Serves one door until `shutdown` comes; then streams end, calls under way are answered, and the
+/// rest is not waited for longer than the options say.
+pub async fn serve(
+    api: Arc<Api>,
+    listener: Listener,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    if let Listener::Tcp(tcp) = &listener
+        && !tcp.local_addr()?.ip().is_loopback()
+    {
+        let what = "the local API is served on loopback addresses only";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    let connections = Connections::new(ConnectionLimits {
+        connections_max: api.options.connections_max,
+        head_timeout: api.options.head_timeout,
+        head_bytes_max: API_HEAD_BYTES_MAX,
+        write_timeout: Some(api.options.write_timeout),
+    });
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let (place, stream) = tokio::select! {
+            () = &mut shutdown => break,
+            Some(accepted) = accept(&connections, &listener) => accepted,
+            else => break,
+        };
+        drop(tokio::spawn(serve_one(Arc::clone(&api), place, stream)));
+    }
+    drop(listener);
+    api.stop();
+    connections.stop();
+    let all_gone = async {
+        connections.drained().await;
+        // A call may outlive its connection: what has begun is done to its end.
+        api.drained().await;
+    };
+    if timeout(api.options.drain_max, all_gone).await.is_err() {
+        tracing::warn!("not every call has ended in time");
+    }
+    Ok(())
+}
+
+/// The next connection, once there is room for it.
+async fn accept(connections: &Connections, listener: &Listener) -> Option<(Place, Stream)> {
+    let place = connections.place().await?;
+    loop {
+        let accepted = match listener {
+            Listener::Socket(socket) => {
+                socket.accept().await.map(|(stream, _)| Stream::Socket(stream))
+            }
+            Listener::Tcp(tcp) => tcp.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+        };
+        match accepted {
+            Ok(Stream::Socket(stream)) if !is_ours(&stream) => {
+                tracing::warn!(security = true, "another user has opened the socket");
+            }
+            Ok(stream) => return Some((place, stream)),
+            Err(error) if went_away(&error) => {}
+            Err(error) => {
+                tracing::error!(%error, "calls cannot be accepted; it is tried again");
+                sleep(API_ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Whether the same user is at the other end.
+fn is_ours(stream: &UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
+}
+
+fn went_away(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
+}
+
+async fn serve_one(api: Arc<Api>, place: Place, stream: Stream) {
+    let service = |door| service_fn(move |request| answer(Arc::clone(&api), door, request));
+    match stream {
+        Stream::Socket(stream) => place.serve(stream, service(Door::Socket)).await,
+        Stream::Tcp(stream) => {
+            // Answers are small and somebody waits for each.
+            let _ = stream.set_nodelay(true);
+            place.serve(stream, service(Door::Tcp)).await;
+        }
+    }
+}

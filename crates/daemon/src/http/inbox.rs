@@ -1,0 +1,115 @@
+//! What arrived: pages, search, and how far a reader has read.
+
+use semel_core::rfc3339;
+use serde_json::json;
+
+use super::json::Object;
+use super::page::{Next, Page};
+use super::problem::Problem;
+use super::route::{Call, Reply};
+use crate::limits::PAGE_DEFAULT;
+use crate::store::inbox::{Filter, Message};
+
+/// `GET /v1/inbox`.
+pub(super) async fn list(mut call: Call) -> Result<Reply, Problem> {
+    let (inbox, query) = (&call.api.engine.inbox, &mut call.query);
+    let reader = query.text("reader");
+    let read_to = match &reader {
+        Some(reader) => inbox.reader(reader).await?.unwrap_or(0),
+        None => 0,
+    };
+    let limit = query.number("limit").unwrap_or(PAGE_DEFAULT);
+    let mut filter = Filter {
+        after: query.number("after").unwrap_or(0).max(read_to),
+        since: query.time("since"),
+        topic: query.text("topic").map(|topic| topic.trim_start_matches('#').to_owned()),
+        from: query.text("from"),
+    };
+    let mut page = Page::new(limit, call.api.options.response_bytes_max);
+    'reading: loop {
+        let ask = page.ask();
+        let messages = inbox.list(filter.clone(), ask).await?;
+        let full = i64::try_from(messages.len()).is_ok_and(|found| found == ask);
+        for message in messages {
+            if !page.add(|out| write_message(&message, out)) {
+                break 'reading;
+            }
+            filter.after = message.id;
+        }
+        if !full {
+            break;
+        }
+    }
+    let next = || {
+        Next::new("/v1/inbox", &filter.after.to_string())
+            .with("limit", Some(&limit.to_string()))
+            .with("since", filter.since.map(rfc3339::format).as_deref())
+            .with("topic", filter.topic.as_deref())
+            .with("from", filter.from.as_deref())
+            .with("reader", reader.as_deref())
+            .address()
+    };
+    Ok(page.finish(next))
+}
+
+/// `GET /v1/inbox/search`.
+pub(super) async fn search(mut call: Call) -> Result<Reply, Problem> {
+    let (inbox, query) = (&call.api.engine.inbox, &mut call.query);
+    let words = query.text("q").unwrap_or_default();
+    let limit = query.number("limit").unwrap_or(PAGE_DEFAULT);
+    let mut after = query.number("after").unwrap_or(0);
+    let mut page = Page::new(limit, call.api.options.response_bytes_max);
+    'reading: loop {
+        let ask = page.ask();
+        let messages = inbox.search(&words, after, ask).await?;
+        let full = i64::try_from(messages.len()).is_ok_and(|found| found == ask);
+        for message in messages {
+            if !page.add(|out| write_message(&message, out)) {
+                break 'reading;
+            }
+            after = message.id;
+        }
+        if !full {
+            break;
+        }
+    }
+    let next = || {
+        Next::new("/v1/inbox/search", &after.to_string())
+            .with("q", Some(&words))
+            .with("limit", Some(&limit.to_string()))
+            .address()
+    };
+    Ok(page.finish(next))
+}
+
+/// `POST /v1/inbox/ack`.
+pub(super) async fn ack(mut call: Call) -> Result<Reply, Problem> {
+    let reader = call.body.text("reader").unwrap_or_default();
+    let id = call.body.number("id").unwrap_or(0);
+    let inbox = &call.api.engine.inbox;
+    inbox.reader_set(&reader, id).await?;
+    let read_to = inbox.reader(&reader).await?.unwrap_or(id);
+    Ok(Reply::value(&json!({"reader": reader, "id": read_to})))
+}
+
+/// An item of the inbox, as lists and events carry it.
+pub(super) fn write_message(message: &Message, out: &mut Vec<u8>) {
+    let arrived = &message.arrived;
+    let mut object = Object::open(out);
+    object.number("id", message.id);
+    object.text("client_message_id", arrived.client_message_id.as_str());
+    object.plain("broker_message_id", &arrived.broker_message_id.to_string());
+    object.number("seq", arrived.seq);
+    object.plain("destination_kind", arrived.destination_kind.as_str());
+    object.maybe_text("topic", arrived.topic.as_deref());
+    object.plain("sender_member_id", &arrived.sender_member_id.to_string());
+    object.text("sender_pubkey", &arrived.sender_pubkey);
+    object.text("sender_name", &arrived.sender_name);
+    object.plain("priority", arrived.priority.as_str());
+    object.body(&arrived.body);
+    object.meta(&arrived.meta);
+    object.time("accepted_at", arrived.accepted_at);
+    object.time("received_at", message.received_at);
+    object.maybe_text("reply_to_id", arrived.reply_to_id.as_deref());
+    object.close();
+}

@@ -1,0 +1,227 @@
+//! Who and what is in the mesh. Peers are known here; the rest is asked of the broker.
+
+use std::collections::BTreeMap;
+
+use semel_core::code::Code;
+use semel_core::id::MemberId;
+use semel_core::refusal::Refusal;
+use semel_core::rfc3339;
+use serde_json::{Map, Value, json};
+
+use super::Api;
+use super::json::Object;
+use super::page::{Next, Page};
+use super::problem::Problem;
+use super::route::{Call, Reply};
+use crate::limits::PAGE_DEFAULT;
+use crate::remote::{Profile, Queue, Remote, RemoteError, Topic};
+use crate::store::peer::Peer;
+
+/// Statuses that a broker's refusal may have here; what else it says is its own trouble.
+pub(super) const REFUSALS: &[Code] = &[
+    Code::InvalidField,
+    Code::MemberInactive,
+    Code::TopicNotFound,
+    Code::AmbiguousName,
+    Code::PayloadTooLarge,
+    Code::RateLimited,
+    Code::BrokerUnavailable,
+];
+
+/// What a broker's code means for a caller.
+pub(super) fn broker_refused(code: &str, detail: String) -> Problem {
+    match Code::parse(code) {
+        Some(code) if REFUSALS.iter().any(|known| known.http() == code.http()) => {
+            Problem::new(code, detail)
+        }
+        _ => Problem::new(Code::BrokerUnavailable, format!("the broker said {code}: {detail}")),
+    }
+}
+
+fn remote(api: &Api) -> Result<&dyn Remote, Problem> {
+    let remote = api.remote.as_deref();
+    remote.ok_or_else(|| Problem::new(Code::BrokerUnavailable, "no broker is configured"))
+}
+
+impl From<RemoteError> for Problem {
+    fn from(error: RemoteError) -> Self {
+        match error {
+            RemoteError::Unavailable(detail) => Self::new(Code::BrokerUnavailable, detail),
+            RemoteError::Refused(Refusal { code, detail, .. }) => {
+                broker_refused(code.as_str(), detail)
+            }
+        }
+    }
+}
+
+/// `GET /v1/peers`.
+pub(super) async fn peers(mut call: Call) -> Result<Reply, Problem> {
+    let after = match call.query.text("after") {
+        None => None,
+        Some(text) => Some(
+            MemberId::parse(&text)
+                .ok_or_else(|| Problem::new(Code::InvalidField, "after must be a member_id"))?,
+        ),
+    };
+    let limit = call.query.number("limit").unwrap_or(PAGE_DEFAULT);
+    let known = call.api.engine.outbox.peers(after, limit + 1).await?;
+    let full = i64::try_from(known.len()).is_ok_and(|found| found > limit);
+    let last = known.last().map(|peer| peer.member_id).filter(|_| full);
+    let mut everybody: BTreeMap<MemberId, (Option<Peer>, bool)> =
+        known.into_iter().map(|peer| (peer.member_id, (Some(peer), false))).collect();
+    let online = call.api.engine.link.roster().online();
+    for id in online.keys().filter(|id| Some(**id) > after && last.is_none_or(|last| **id <= last))
+    {
+        everybody.entry(*id).or_insert((None, true)).1 = true;
+    }
+    let mut page = Page::new(limit, call.api.options.response_bytes_max);
+    let mut reached = after;
+    for (id, (peer, is_online)) in &everybody {
+        let online = online.get(id);
+        if !page.add(|out| {
+            let name = peer.as_ref().map(|peer| &peer.name).or(online.map(|o| &o.name));
+            let pubkey = peer.as_ref().map(|peer| &peer.pubkey).or(online.map(|o| &o.pubkey));
+            let profile = peer.as_ref().map_or("", |peer| peer.profile.as_str());
+            let mut object = Object::open(out);
+            object.plain("member_id", &id.to_string());
+            object.maybe_text("name", name.map(String::as_str));
+            object.maybe_text("pubkey", pubkey.map(String::as_str));
+            object.maybe_text("role", peer.as_ref().map(|peer| peer.role.as_str()));
+            // What another member says of itself goes into our answer as it is: if it is JSON.
+            let is_object = serde_json::from_str::<Map<String, Value>>(profile).is_ok();
+            object.raw("profile", if is_object { profile } else { "{}" });
+            object.flag("online", *is_online);
+            object.close();
+        }) {
+            break;
+        }
+        reached = Some(*id);
+    }
+    let next = || {
+        let reached = reached.map(|id| id.to_string()).unwrap_or_default();
+        Next::new("/v1/peers", &reached).with("limit", Some(&limit.to_string())).address()
+    };
+    Ok(page.finish(next))
+}
+
+/// `POST /v1/peers/refresh`.
+pub(super) async fn peers_refresh(call: Call) -> Result<Reply, Problem> {
+    let members = remote(&call.api)?.members().await?;
+    let count = members.len();
+    call.api.engine.outbox.peers_replace(members).await?;
+    Ok(Reply::value(&json!({"members": count})))
+}
+
+/// `POST /v1/profile`.
+pub(super) async fn profile(mut call: Call) -> Result<Reply, Problem> {
+    let profile = Profile {
+        summary: call.body.text("summary"),
+        status: call.body.text("status"),
+        visible: call.body.maybe_flag("visible"),
+    };
+    remote(&call.api)?.profile_set(profile).await?;
+    Ok(Reply::value(&json!({"status": "ok"})))
+}
+
+/// `POST /v1/topic/create`.
+pub(super) async fn topic_create(mut call: Call) -> Result<Reply, Problem> {
+    let name = topic_name(&mut call)?;
+    Ok(Reply::value(&topic(&remote(&call.api)?.topic_create(name).await?)))
+}
+
+/// `POST /v1/topic/subscribe`.
+pub(super) async fn topic_subscribe(mut call: Call) -> Result<Reply, Problem> {
+    let name = topic_name(&mut call)?;
+    Ok(Reply::value(&topic(&remote(&call.api)?.topic_subscribe(name).await?)))
+}
+
+/// `POST /v1/topic/unsubscribe`.
+pub(super) async fn topic_unsubscribe(mut call: Call) -> Result<Reply, Problem> {
+    let name = topic_name(&mut call)?;
+    Ok(Reply::value(&topic(&remote(&call.api)?.topic_unsubscribe(name).await?)))
+}
+
+/// `GET /v1/topic/list`.
+pub(super) async fn topic_list(mut call: Call) -> Result<Reply, Problem> {
+    let (after, limit) = (call.query.text("after"), call.query.number("limit"));
+    let limit = limit.unwrap_or(PAGE_DEFAULT);
+    let topics = remote(&call.api)?.topic_list(after, limit + 1).await?;
+    let items = topics.into_iter().map(|item| (item.name.clone(), topic(&item)));
+    Ok(named_list("/v1/topic/list", limit, &call.api, items))
+}
+
+/// `POST /v1/queue/create`.
+pub(super) async fn queue_create(mut call: Call) -> Result<Reply, Problem> {
+    let name = call.body.text("queue").unwrap_or_default();
+    Ok(Reply::value(&queue(&remote(&call.api)?.queue_create(name).await?)))
+}
+
+/// `GET /v1/queue/list`.
+pub(super) async fn queue_list(mut call: Call) -> Result<Reply, Problem> {
+    let (after, limit) = (call.query.text("after"), call.query.number("limit"));
+    let limit = limit.unwrap_or(PAGE_DEFAULT);
+    let queues = remote(&call.api)?.queue_list(after, limit + 1).await?;
+    let items = queues.into_iter().map(|item| (item.name.clone(), queue(&item)));
+    Ok(named_list("/v1/queue/list", limit, &call.api, items))
+}
+
+/// `POST /v1/mesh/invite`.
+pub(super) async fn invite(call: Call) -> Result<Reply, Problem> {
+    let number = |name, default| {
+        call.body.number(name).and_then(|number| u64::try_from(number).ok()).unwrap_or(default)
+    };
+    let (uses, ttl_s) = (number("uses", 1), number("ttl_s", 24 * 60 * 60));
+    let invite = remote(&call.api)?.invite_create(uses, ttl_s).await?;
+    Ok(Reply::value(&json!({
+        "invite": invite.invite,
+        "uses": invite.uses,
+        "expires_at": rfc3339::format(invite.expires_at),
+    })))
+}
+
+/// `POST /v1/mesh/leave`.
+pub(super) async fn leave(call: Call) -> Result<Reply, Problem> {
+    remote(&call.api)?.leave().await?;
+    Ok(Reply::value(&json!({"status": "ok"})))
+}
+
+/// `POST /v1/member/revoke`.
+pub(super) async fn revoke(mut call: Call) -> Result<Reply, Problem> {
+    let pubkey = call.body.text("pubkey").unwrap_or_default();
+    remote(&call.api)?.member_revoke(pubkey).await?;
+    Ok(Reply::value(&json!({"status": "ok"})))
+}
+
+fn topic_name(call: &mut Call) -> Result<String, Problem> {
+    let given = call.body.text("topic").unwrap_or_default();
+    match given.strip_prefix('#').unwrap_or(&given) {
+        "" => Err(Refusal::at(Code::InvalidField, "/topic", "must not be empty").into()),
+        name => Ok(name.to_owned()),
+    }
+}
+
+fn topic(topic: &Topic) -> Value {
+    let created_at = topic.created_at.map(rfc3339::format);
+    json!({"name": topic.name, "subscribed": topic.subscribed, "created_at": created_at})
+}
+
+fn queue(queue: &Queue) -> Value {
+    json!({"name": queue.name, "waiting": queue.waiting})
+}
+
+fn named_list(
+    path: &str,
+    limit: i64,
+    api: &Api,
+    items: impl Iterator<Item = (String, Value)>,
+) -> Reply {
+    let mut page = Page::new(limit, api.options.response_bytes_max);
+    let mut reached = String::new();
+    for (name, item) in items {
+        if !page.add(|out| out.extend_from_slice(item.to_string().as_bytes())) {
+            break;
+        }
+        reached = name;
+    }
+    page.finish(|| Next::new(path, &reached).with("limit", Some(&limit.to_string())).address())
+}

@@ -1,0 +1,174 @@
+//! The OpenAPI 3.1 document, written from the table that the door finds its handlers in.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use semel_core::code::Code;
+use semel_core::limits::{CLIENT_MESSAGE_ID_CHARS_MAX, INTEGER_MAX};
+use serde_json::{Map, Value, json};
+
+use super::field::{Field, Kind};
+use super::problem::CONTENT;
+use super::route::{Answer, Route, Verb};
+use super::schema;
+use super::table::ROUTES;
+
+/// What every call may be refused for.
+const ALWAYS: &[Code] = &[
+    Code::InvalidField,
+    Code::Unauthorised,
+    Code::HostNotAllowed,
+    Code::RateLimited,
+    Code::InternalError,
+    Code::StoreUnavailable,
+];
+
+/// What everything with a body may be refused for besides.
+const WITH_BODY: &[Code] = &[Code::PayloadTooLarge, Code::RequestTimeout];
+
+/// The document, made once.
+pub(super) fn document() -> &'static str {
+    static DOCUMENT: OnceLock<String> = OnceLock::new();
+    DOCUMENT.get_or_init(|| write().to_string())
+}
+
+fn write() -> Value {
+    let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    for route in ROUTES {
+        let verb = route.verb.as_str().to_lowercase();
+        paths.entry(route.path).or_default().insert(verb, operation(route));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Semel daemon",
+            "version": "1",
+            "description": "The local API of a daemon, on its Unix socket and on loopback TCP.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {"Problem": schema::problem()},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer",
+                          "description": "Over TCP only; the socket needs none."},
+            },
+        },
+        "security": [{}, {"token": []}],
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let id = route.path.contains("{id}").then(|| {
+        json!({"name": "id", "in": "path", "required": true,
+               "schema": {"type": "string", "minLength": 1}})
+    });
+    let of = |place: &'static str| move |field: &Field| parameter(field, place);
+    let parameters: Vec<Value> = id
+        .into_iter()
+        .chain(route.query.iter().map(of("query")))
+        .chain(route.headers.iter().map(of("header")))
+        .collect();
+    let mut operation = json!({
+        "operationId": operation_id(route),
+        "summary": route.about,
+        "parameters": parameters,
+        "responses": responses(route),
+    });
+    if route.verb == Verb::Post {
+        operation["requestBody"] = json!({
+            "required": route.body.iter().any(|field| field.needed),
+            "content": {"application/json": {"schema": body(route.body)}},
+        });
+    }
+    operation
+}
+
+fn operation_id(route: &Route) -> String {
+    let words = route.path.split(|c: char| !c.is_ascii_alphanumeric());
+    let words: Vec<_> = words.filter(|word| !word.is_empty() && *word != "v1").collect();
+    format!("{}_{}", route.verb.as_str().to_lowercase(), words.join("_"))
+}
+
+fn parameter(field: &Field, place: &str) -> Value {
+    json!({
+        "name": field.name,
+        "in": place,
+        "required": field.needed,
+        "description": field.about,
+        "schema": kind(field.kind),
+    })
+}
+
+fn body(fields: &[Field]) -> Value {
+    let property = |field: &Field| {
+        let mut schema = kind(field.kind);
+        schema["description"] = field.about.into();
+        (field.name.to_owned(), schema)
+    };
+    let properties: Map<String, Value> = fields.iter().map(property).collect();
+    let required: Vec<_> = fields.iter().filter(|field| field.needed).map(|f| f.name).collect();
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+fn kind(kind: Kind) -> Value {
+    match kind {
+        Kind::Text { bytes_max } => json!({"type": "string", "maxLength": bytes_max}),
+        Kind::Name { bytes_max } => {
+            json!({"type": "string", "minLength": 1, "maxLength": bytes_max})
+        }
+        Kind::Id => json!({
+            "type": "string",
+            "minLength": 1,
+            "maxLength": CLIENT_MESSAGE_ID_CHARS_MAX,
+            "pattern": "^[!-~]([ -~]*[!-~])?$",
+        }),
+        Kind::Word(words) => json!({"type": "string", "enum": words}),
+        Kind::Number { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
+        Kind::Flag => json!({"type": "boolean"}),
+        Kind::Time => json!({"type": "string", "format": "date-time"}),
+        Kind::Base64 => json!({"type": "string", "contentEncoding": "base64"}),
+        Kind::Object => json!({"type": "object"}),
+        Kind::Names { items_max, bytes_max } => json!({
+            "type": "array",
+            "maxItems": items_max,
+            "items": {"type": "string", "minLength": 1, "maxLength": bytes_max},
+        }),
+        Kind::Numbers { items_max } => json!({
+            "type": "array",
+            "maxItems": items_max,
+            "items": {"type": "integer", "minimum": 0, "maximum": INTEGER_MAX},
+        }),
+    }
+}
+
+/// Every status that a call may answer with.
+fn responses(route: &Route) -> Map<String, Value> {
+    let mut responses = Map::new();
+    for Answer { status, content, about, schema } in route.answers {
+        let content = json!({*content: {"schema": schema()}});
+        let response = json!({"description": about, "content": content});
+        responses.insert(status.to_string(), response);
+    }
+    let with_body = if route.verb == Verb::Post { WITH_BODY } else { &[] };
+    let problem = CONTENT;
+    let problem = problem.to_str().unwrap_or_default();
+    let mut codes: BTreeMap<u16, Vec<&str>> = BTreeMap::new();
+    for code in ALWAYS.iter().chain(with_body).chain(route.problems) {
+        codes.entry(code.http()).or_default().push(code.as_str());
+    }
+    for (status, codes) in codes {
+        let schema = json!({"$ref": "#/components/schemas/Problem"});
+        let description = format!("refused, for example with {}", codes.join(", "));
+        let response = json!({
+            "description": description,
+            "content": {problem: {"schema": schema}},
+        });
+        responses.insert(status.to_string(), response);
+    }
+    responses
+}

@@ -1,0 +1,306 @@
+//! Sends (mesh.md §4 and §5). The decision is the outbox's; here a request becomes a draft, and the
+//! table's answer becomes HTTP.
+
+use std::collections::BTreeSet;
+
+use semel_core::canonical::Meta;
+use semel_core::code::Code;
+use semel_core::envelope::{Destination, DestinationKind, Priority};
+use semel_core::fingerprint::{BodyHash, Fingerprint};
+use semel_core::id::ClientMessageId;
+use semel_core::outbox::{Accept, Conflict};
+use semel_core::refusal::Refusal;
+use serde_json::{Map, Value, json};
+
+use super::Api;
+use super::json::Object;
+use super::metrics::SendResult;
+use super::problem::Problem;
+use super::route::{Call, Reply};
+use crate::limits::{CANDIDATES_MAX, MENTIONS_MAX};
+use crate::outbox::{NewSend, SendAnswer};
+use crate::store::outbox::{Accepted, Draft, FoundRow};
+use crate::store::peer::Peer;
+
+/// `POST /v1/send`.
+pub(super) async fn send(mut call: Call) -> Result<Reply, Problem> {
+    let to = call.body.text("to").unwrap_or_default();
+    deliver(call, to).await
+}
+
+/// `POST /v1/topic/post`: a send to a topic.
+pub(super) async fn post(mut call: Call) -> Result<Reply, Problem> {
+    let topic = call.body.text("topic").unwrap_or_default();
+    let name = topic.strip_prefix('#').unwrap_or(&topic);
+    let to = format!("#{name}");
+    deliver(call, to).await
+}
+
+async fn deliver(mut call: Call, to: String) -> Result<Reply, Problem> {
+    let header = call.headers.text("idempotency-key");
+    let field = call.body.text("client_message_id");
+    let client_message_id = ClientMessageId::of_request(header.as_deref(), field.as_deref())?;
+    let target = Target::read(&to)?;
+    let body = call.body.bytes()?.ok_or_else(|| {
+        Problem::new(Code::MissingField, "one of message and body_base64 is needed")
+    })?;
+    let api = &call.api;
+    check_size(api, &body)?;
+    let priority = call.body.text("priority").and_then(|word| Priority::parse(&word));
+    let reply_to_id = call.body.text("reply_to_id");
+    let meta = call.body.object("meta").unwrap_or_default();
+    let mentions = call.body.names("mentions");
+    let meta = with_mentions(api, meta, mentions).await?;
+    let kind = target.kind();
+    let (resolved, candidates) = target.resolve(api).await?;
+    let body_hash = BodyHash::of(&body);
+    let priority = priority.unwrap_or(Priority::Next);
+    let draft = Draft { reply_to_id, priority, meta, body, body_hash };
+    let send = NewSend { client_message_id, to_given: to, resolved, draft };
+    let answered = api.engine.outbox.send(send).await?;
+    answer(api, kind, answered, candidates)
+}
+
+/// What `to` says.
+enum Target {
+    Known(Destination),
+    Named(String),
+}
+
+impl Target {
+    fn read(to: &str) -> Result<Self, Refusal> {
+        let known = |kind, reference: &str| {
+            Destination::new(kind, reference)
+                .map(Self::Known)
+                .map_err(|refusal| Refusal { pointer: "/to".to_owned(), ..refusal })
+        };
+        if let Some(topic) = to.strip_prefix('#') {
+            known(DestinationKind::Topic, topic)
+        } else if let Some(queue) = to.strip_prefix("queue:") {
+            known(DestinationKind::Queue, queue)
+        } else if let Some(name) = to.strip_prefix('@') {
+            Ok(Self::Named(name.to_owned()))
+        } else if is_key(to) {
+            known(DestinationKind::Dm, to)
+        } else {
+            let detail = "must be #topic, @name, queue:name or a public key of 64 lower-case \
+                          hexadecimal digits";
+            Err(Refusal::at(Code::InvalidField, "/to", detail))
+        }
+    }
+
+    fn kind(&self) -> DestinationKind {
+        match self {
+            Self::Known(destination) => destination.kind(),
+            Self::Named(_) => DestinationKind::Dm,
+        }
+    }
+
+    /// What it means now. A name that means nothing is no error yet: a retry is compared with what
+    /// it meant the first time. With it, those that an ambiguous name might mean.
+    async fn resolve(
+        self,
+        api: &Api,
+    ) -> Result<(Result<Destination, Refusal>, Vec<Peer>), Problem> {
+        match self {
+            Self::Known(destination) => Ok((Ok(destination), Vec::new())),
+            Self::Named(name) => {
+                let mut peers = api.engine.outbox.peers_named(&name, CANDIDATES_MAX).await?;
+                let resolved = one_of(&name, "/to", &peers)
+                    .and_then(|peer| Destination::new(DestinationKind::Dm, peer.pubkey.as_str()));
+                if resolved.is_ok() {
+                    peers.clear();
+                }
+                Ok((resolved, peers))
+            }
+        }
+    }
+}
+
+fn is_key(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The one member of that name; never the first of several (traps.md 17).
+fn one_of<'a>(name: &str, pointer: &str, peers: &'a [Peer]) -> Result<&'a Peer, Refusal> {
+    match peers {
+        [peer] => Ok(peer),
+        [] => {
+            let detail = format!("nobody in the mesh is called {name:?}");
+            Err(Refusal::at(Code::RecipientNotFound, pointer, detail))
+        }
+        _ => {
+            let detail = format!("several members are called {name:?}: use a public key");
+            Err(Refusal::at(Code::AmbiguousName, pointer, detail))
+        }
+    }
+}
+
+fn with_candidates(refusal: Refusal, candidates: &[Peer]) -> Problem {
+    let problem = Problem::from(refusal);
+    if problem.code != Code::AmbiguousName {
+        return problem;
+    }
+    let candidate = |peer: &Peer| {
+        let member_id = peer.member_id.to_string();
+        json!({"name": peer.name, "pubkey": peer.pubkey, "member_id": member_id})
+    };
+    problem.with("candidates", candidates.iter().map(candidate).collect::<Vec<_>>())
+}
+
+/// What the broker would refuse for its size is refused here, once that is known.
+pub(super) fn check_size(api: &Api, body: &[u8]) -> Result<(), Problem> {
+    let inline_bytes = api.link.borrow().inline_bytes();
+    match inline_bytes {
+        Some(max) if body.len() as u64 > max => Err(Problem::new(
+            Code::PayloadTooLarge,
+            format!("the body has {} bytes, the broker takes {max}", body.len()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Mentions travel as the reserved meta key of that name: keys, each once, sorted.
+async fn with_mentions(
+    api: &Api,
+    mut meta: Map<String, Value>,
+    mentions: Vec<String>,
+) -> Result<Meta, Problem> {
+    if mentions.is_empty() && !meta.contains_key("mentions") {
+        return Ok(Meta::new(&meta)?);
+    }
+    let mut keys = match meta.remove("mentions") {
+        None => BTreeSet::new(),
+        Some(value) => reserved(&value)?,
+    };
+    for (index, mention) in mentions.into_iter().enumerate() {
+        let pointer = format!("/mentions/{index}");
+        if is_key(&mention) {
+            keys.insert(mention);
+        } else if let Some(name) = mention.strip_prefix('@') {
+            let peers = api.engine.outbox.peers_named(name, CANDIDATES_MAX).await?;
+            let peer = one_of(name, &pointer, &peers)
+                .map_err(|refusal| with_candidates(refusal, &peers))?;
+            keys.insert(peer.pubkey.clone());
+        } else {
+            let detail = "must be @name or a public key of 64 lower-case hexadecimal digits";
+            return Err(Refusal::at(Code::InvalidField, pointer, detail).into());
+        }
+    }
+    if !keys.is_empty() {
+        meta.insert("mentions".to_owned(), keys.into_iter().collect::<Vec<_>>().into());
+    }
+    Ok(Meta::new(&meta)?)
+}
+
+/// Mentions that the caller wrote into meta: public keys, and nothing else.
+fn reserved(value: &Value) -> Result<BTreeSet<String>, Refusal> {
+    let items = value.as_array().filter(|items| items.len() <= MENTIONS_MAX);
+    let keys: Option<BTreeSet<String>> = items.and_then(|items| {
+        let key = |item: &Value| item.as_str().filter(|key| is_key(key)).map(str::to_owned);
+        items.iter().map(key).collect()
+    });
+    keys.ok_or_else(|| {
+        let detail = format!("is reserved: an array of at most {MENTIONS_MAX} public keys");
+        Refusal::at(Code::InvalidField, "/meta/mentions", detail)
+    })
+}
+
+fn answer(
+    api: &Api,
+    kind: DestinationKind,
+    answered: SendAnswer,
+    candidates: Vec<Peer>,
+) -> Result<Reply, Problem> {
+    let SendAnswer { client_message_id, outbox_id, accepted } = answered;
+    let count = |result| api.metrics.sent(kind, result);
+    match accepted {
+        Accepted::Unresolved(refusal) => {
+            count(SendResult::Refused);
+            Err(with_candidates(refusal, &candidates))
+        }
+        Accepted::Inserted { fingerprint } => {
+            count(SendResult::Queued);
+            let id = outbox_id.to_string();
+            Ok(accepted_reply(Accept::Insert, &client_message_id, &id, fingerprint))
+        }
+        Accepted::Found { accept: Accept::Reused(conflict), row, fingerprint } => {
+            count(SendResult::Conflict);
+            Err(reused(conflict, &row, fingerprint.unwrap_or(row.request_fingerprint)))
+        }
+        Accepted::Found { accept: Accept::Duplicate, row, .. } => {
+            count(SendResult::Duplicate);
+            Ok(duplicate(&client_message_id, &row))
+        }
+        Accepted::Found {
+            accept: accept @ (Accept::Insert | Accept::Queued | Accept::Inflight),
+            row,
+            ..
+        } => {
+            count(SendResult::Duplicate);
+            let id = row.id.to_string();
+            Ok(accepted_reply(accept, &client_message_id, &id, row.request_fingerprint))
+        }
+    }
+}
+
+fn accepted_reply(
+    accept: Accept,
+    client_message_id: &ClientMessageId,
+    outbox_id: &str,
+    fingerprint: Fingerprint,
+) -> Reply {
+    let mut out = Vec::with_capacity(256);
+    let mut object = Object::open(&mut out);
+    object.plain("status", accept.word());
+    object.text("client_message_id", client_message_id.as_str());
+    object.plain("outbox_id", outbox_id);
+    object.plain("request_fingerprint", &fingerprint.to_hex());
+    object.close();
+    Reply::json(accept.http(), out)
+}
+
+fn duplicate(client_message_id: &ClientMessageId, row: &FoundRow) -> Reply {
+    let delivery = row.delivery.as_ref();
+    let broker_message_id = delivery.map(|delivery| delivery.broker_message_id.to_string());
+    let mut out = Vec::with_capacity(256);
+    let mut object = Object::open(&mut out);
+    object.plain("status", Accept::Duplicate.word());
+    object.flag("duplicate", true);
+    object.text("client_message_id", client_message_id.as_str());
+    object.maybe_text("broker_message_id", broker_message_id.as_deref());
+    object.maybe_number("history_id", delivery.and_then(|delivery| delivery.history_id));
+    object.plain("request_fingerprint", &row.request_fingerprint.to_hex());
+    object.close();
+    Reply::json(Accept::Duplicate.http(), out)
+}
+
+fn reused(conflict: Conflict, row: &FoundRow, fingerprint: Fingerprint) -> Problem {
+    let detail = match conflict {
+        Conflict::DeadMatch => "this send was given up: requeue it, or send it under another id",
+        Conflict::AbortedMatch => "this id was retired: send under another id",
+        Conflict::PendingMismatch
+        | Conflict::InflightMismatch
+        | Conflict::DoneMismatch
+        | Conflict::DeadMismatch
+        | Conflict::AbortedMismatch => "this id belongs to another request",
+    };
+    let problem = Problem::new(Code::IdempotencyKeyReused, detail)
+        .with("conflict", conflict.as_str())
+        .with("request_fingerprint_prefix", fingerprint.prefix());
+    match (conflict, &row.delivery) {
+        (Conflict::DeadMatch, _) => problem.with("reason", row.last_error.clone()),
+        (Conflict::DoneMismatch, Some(delivery)) => {
+            problem.with("broker_message_id", delivery.broker_message_id.to_string())
+        }
+        (
+            Conflict::PendingMismatch
+            | Conflict::InflightMismatch
+            | Conflict::DoneMismatch
+            | Conflict::DeadMismatch
+            | Conflict::AbortedMatch
+            | Conflict::AbortedMismatch,
+            _,
+        ) => problem,
+    }
+}

@@ -1,0 +1,179 @@
+//! Limits: sizes, calls under way, rates, streams, and readers that stand still.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::time::timeout;
+
+use super::support::{
+    Listening, PATIENCE, Served, TOKEN, options, request, say, served, served_with,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_has_a_size() {
+    let served = served().await;
+    let fits = |bytes: usize| {
+        let frame = json!({"to": "#a", "message": ""}).to_string().len();
+        json!({"to": "#a", "message": "x".repeat(bytes - frame)}).to_string()
+    };
+    let said = served.post_with("/v1/send", &[], fits(1 << 20).as_bytes()).await;
+    assert_eq!(said.status, 202, "{said:?}");
+    for bytes in [(1 << 20) + 1, 5 << 20, 20 << 20] {
+        let said = served.post_with("/v1/send", &[], fits(bytes).as_bytes()).await;
+        assert_eq!(said.problem(), (413, "payload_too_large".to_owned()), "{bytes}");
+    }
+    // Also when nobody says beforehand how much it will be.
+    let mut chunked = b"POST /v1/send HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+                        Transfer-Encoding: chunked\r\n\r\n"
+        .to_vec();
+    for _ in 0..20 {
+        chunked.extend_from_slice(b"10000\r\n");
+        chunked.extend_from_slice(&[b'x'; 0x10000]);
+        chunked.extend_from_slice(b"\r\n");
+    }
+    chunked.extend_from_slice(b"0\r\n\r\n");
+    let said = say(served.connect().await, &chunked).await;
+    assert_eq!(said.problem().0, 413);
+    served.stop().await;
+}
+
+/// Begins a call whose body does not come.
+async fn half_a_call(served: &Served) -> tokio::net::UnixStream {
+    let mut stream = served.connect().await;
+    let head = "POST /v1/heartbeat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_calls_and_no_more() {
+    let mut options = options();
+    options.max_inflight = 2;
+    let served = served_with(options, None).await;
+    let halves = [half_a_call(&served).await, half_a_call(&served).await];
+    let busy = async {
+        loop {
+            let said = served.get("/v1/version").await;
+            if said.status == 429 {
+                assert_eq!(said.problem(), (429, "daemon_busy".to_owned()));
+                assert_eq!(said.header("retry-after"), Some("1"));
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, busy).await.expect("both are inside");
+    drop(halves);
+    let free = async { while served.get("/v1/version").await.status != 200 {} };
+    timeout(PATIENCE, free).await.expect("places become free");
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_has_a_rate_and_the_socket_has_none() {
+    let mut options = options();
+    options.calls_burst = 20;
+    let served = served_with(options, None).await;
+    let token = format!("Bearer {TOKEN}");
+    let headers = [("Authorization", token.as_str())];
+    for _ in 0..20 {
+        assert_eq!(served.tcp("GET", "/v1/version", &headers).await.status, 200);
+    }
+    let said = served.tcp("GET", "/v1/version", &headers).await;
+    assert_eq!(said.problem(), (429, "rate_limited".to_owned()));
+    assert_eq!(said.header("retry-after"), Some("1"));
+    // Who has no valid token uses up nothing of it, and gets nothing of it.
+    assert_eq!(served.tcp("GET", "/v1/version", &[]).await.status, 401);
+    assert_eq!(served.get("/v1/version").await.status, 200);
+    served.clock.advance(Duration::from_millis(20));
+    for expected in [200, 200, 429] {
+        assert_eq!(served.tcp("GET", "/v1/version", &headers).await.status, expected);
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_streams_and_no_more() {
+    let mut options = options();
+    options.max_streams = 2;
+    let served = served_with(options, None).await;
+    let first = Listening::to(&served, "/v1/events", &[]).await;
+    let _second = Listening::to(&served, "/v1/events", &[]).await;
+    let said = served.get("/v1/events").await;
+    assert_eq!(said.problem(), (429, "too_many_streams".to_owned()));
+    drop(first);
+    let free = async {
+        loop {
+            let mut stream = served.connect().await;
+            stream.write_all(&request("GET", "/v1/events", &[], b"")).await.unwrap();
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).await.unwrap();
+            if &answer == b"HTTP/1.1 200" {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, free).await.expect("its place becomes free");
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_has_a_size_and_goes_on_under_its_cursor() {
+    let served = served().await;
+    let large = "y".repeat(900_000);
+    let bodies: Vec<&str> = (0..25).map(|_| large.as_str()).collect();
+    for (index, chunk) in bodies.chunks(5).enumerate() {
+        served.arrive(i64::try_from(index * 5 + 1).unwrap(), chunk).await;
+    }
+    let mut path = "/v1/inbox?limit=500".to_owned();
+    let (mut pages, mut seqs) = (0, Vec::new());
+    loop {
+        let said = served.get(&path).await;
+        assert!(said.body.len() <= 10 << 20, "{}", said.body.len());
+        let page = said.json();
+        pages += 1;
+        seqs.extend(page["items"].as_array().unwrap().iter().map(|i| i["seq"].as_i64().unwrap()));
+        match page["next"].as_str() {
+            Some(next) => path = next.to_owned(),
+            None => break,
+        }
+    }
+    assert_eq!(seqs, (1..=25).collect::<Vec<_>>());
+    assert!(pages >= 3, "{pages}");
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_stands_still_is_let_go_and_resumes() {
+    let mut options = options();
+    options.write_timeout = Duration::from_millis(200);
+    options.max_streams = 1;
+    let served = served_with(options, None).await;
+    let mut still = Listening::to(&served, "/v1/events", &[]).await;
+    let large = "z".repeat(500_000);
+    let bodies: Vec<&str> = (0..20).map(|_| large.as_str()).collect();
+    served.arrive(1, &bodies).await;
+    // It reads nothing: its place becomes free, although it is still connected.
+    let resume = async {
+        loop {
+            let mut stream = served.connect().await;
+            stream.write_all(&request("GET", "/v1/events?after=0", &[], b"")).await.unwrap();
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).await.unwrap();
+            if &answer == b"HTTP/1.1 200" {
+                return Listening { lines: BufReader::new(stream) };
+            }
+        }
+    };
+    let mut resumed = timeout(PATIENCE, resume).await.expect("its place becomes free");
+    let seen = resumed.events(20).await;
+    let seqs: Vec<_> = seen.iter().filter_map(|event| event.data["seq"].as_i64()).collect();
+    assert_eq!(seqs[..15], (1..=15).collect::<Vec<_>>());
+    // What was in the pipe is all that the first one gets: not everything, and then the end.
+    let mut heard = 0;
+    while let Some(line) = still.line().await {
+        heard += usize::from(line.starts_with("event: message"));
+    }
+    assert!(heard < 20, "{heard}");
+    served.stop().await;
+}

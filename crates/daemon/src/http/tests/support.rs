@@ -1,0 +1,317 @@
+//! A daemon whose broker is away, its two doors, and a client.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::clock::{Clock, UnixMs};
+use semel_core::envelope::{DestinationKind, Priority};
+use semel_core::id::{BrokerMessageId, ClientMessageId, InstanceId, MemberId, UuidId};
+use semel_core::mint::IdMint;
+use semel_crypto::keys::KeyPair;
+use semel_store::StoreError;
+use semel_testkit::clock::SimClock;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::engine::{Engine, EngineOptions};
+use crate::http::{Api, ApiOptions, Listener, Tokens, bind_socket, serve};
+use crate::link::{LinkOptions, stopped};
+use crate::remote::Remote;
+use crate::store::inbox::{Arrived, Way};
+
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TOKEN: &str = "correct-horse-battery-staple";
+pub(super) const NOW: i64 = 1_800_000_000_000;
+
+struct OneToken;
+
+impl Tokens for OneToken {
+    fn number_of(&self, presented: &str) -> Option<u64> {
+        (presented == TOKEN).then_some(1)
+    }
+}
+
+pub(super) struct Served {
+    pub(super) folder: PathBuf,
+    pub(super) engine: Arc<Engine>,
+    pub(super) clock: SimClock,
+    pub(super) address: SocketAddr,
+    stop: watch::Sender<bool>,
+    doors: Vec<JoinHandle<std::io::Result<()>>>,
+    _folder: Option<TempDir>,
+}
+
+pub(super) fn options() -> ApiOptions {
+    ApiOptions::new("local", "ab".repeat(32), "0.1.0-test")
+}
+
+pub(super) async fn served() -> Served {
+    served_with(options(), None).await
+}
+
+pub(super) async fn served_with(options: ApiOptions, remote: Option<Arc<dyn Remote>>) -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    let mut served = served_in(folder.path(), options, remote, u64::MAX).await;
+    served._folder = Some(folder);
+    served
+}
+
+pub(super) async fn served_in(
+    folder: &Path,
+    options: ApiOptions,
+    remote: Option<Arc<dyn Remote>>,
+    outbox_bytes_max: u64,
+) -> Served {
+    let clock = SimClock::at_ms(NOW);
+    let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+    let mut drawn = 0_u128;
+    let entropy = Box::new(move || {
+        drawn += 1;
+        drawn << 20
+    });
+    let mint = Arc::new(IdMint::new(Arc::clone(&shared), entropy));
+    let engine_options =
+        EngineOptions { outbox_bytes_max, inbox_kept: Duration::from_secs(30 * 86_400) };
+    let link = LinkOptions {
+        // Nobody is there.
+        url: "ws://127.0.0.1:1/v1/mesh".to_owned(),
+        mesh: options.mesh.clone(),
+        key_id: "k1".to_owned(),
+        keys: Arc::new(KeyPair::from_secret(&[7; 32])),
+        instance_id: InstanceId::new(Uuid::from_u128(1)),
+        version: "test".to_owned(),
+        tls: None,
+        require: Vec::new(),
+        window: LinkOptions::WINDOW,
+        max_age_hours_override: None,
+        answer_timeout: LinkOptions::ANSWER_TIMEOUT,
+        expire_interval: LinkOptions::EXPIRE_INTERVAL,
+        random: Arc::new(|| 5),
+    };
+    let on_uncertain = Arc::new(|error: &StoreError| panic!("{error}"));
+    let engine =
+        Engine::start(folder, engine_options, link, mint, Arc::clone(&shared), on_uncertain);
+    let engine = Arc::new(engine.await.unwrap());
+    let api = Api::new(Arc::clone(&engine), options, Arc::new(OneToken), remote, shared);
+    let socket = bind_socket(&folder.join("sock")).unwrap();
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = tcp.local_addr().unwrap();
+    let (stop, stopping) = watch::channel(false);
+    let doors = [Listener::Socket(socket), Listener::Tcp(tcp)].map(|listener| {
+        let (api, mut stopping) = (Arc::clone(&api), stopping.clone());
+        tokio::spawn(async move { serve(api, listener, stopped(&mut stopping)).await })
+    });
+    let (folder, doors) = (folder.to_owned(), doors.into());
+    Served { folder, engine, clock, address, stop, doors, _folder: None }
+}
+
+impl Served {
+    /// Stops in order, and gives the folder back.
+    pub(super) async fn stop(self) -> Option<TempDir> {
+        self.stop.send_replace(true);
+        for door in self.doors {
+            timeout(PATIENCE, door).await.expect("the door drains").unwrap().unwrap();
+        }
+        let engine = Arc::try_unwrap(self.engine).map_err(drop).expect("nobody holds it");
+        engine.stop().await;
+        self._folder
+    }
+
+    pub(super) async fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.folder.join("sock")).await.unwrap()
+    }
+
+    /// A call over the socket.
+    pub(super) async fn get(&self, path: &str) -> Said {
+        say(self.connect().await, &request("GET", path, &[], b"")).await
+    }
+
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Said {
+        self.post_with(path, &[], body.to_string().as_bytes()).await
+    }
+
+    pub(super) async fn post_with(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Said {
+        say(self.connect().await, &request("POST", path, headers, body)).await
+    }
+
+    /// A call over TCP.
+    pub(super) async fn tcp(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Said {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        say(stream, &request(method, path, headers, b"")).await
+    }
+
+    /// Messages arrive.
+    pub(super) async fn arrive(&self, first: i64, bodies: &[&str]) {
+        let arrived = bodies.iter().zip(first..).map(|(body, seq)| arrived(seq, body));
+        self.engine.inbox.receive(arrived.collect(), Way::Live).await.unwrap();
+    }
+}
+
+pub(super) fn arrived(seq: i64, body: &str) -> Arrived {
+    let sender: MemberId = UuidId::new(Uuid::from_u128(77));
+    Arrived {
+        sender_member_id: sender,
+        client_message_id: ClientMessageId::parse(&format!("m-{seq}")).unwrap(),
+        broker_message_id: BrokerMessageId::new(Uuid::from_u128(seq.unsigned_abs().into())),
+        seq,
+        destination_kind: DestinationKind::Topic,
+        topic: Some(if seq % 2 == 0 { "even" } else { "odd" }.to_owned()),
+        sender_pubkey: "cd".repeat(32),
+        sender_name: "ada".to_owned(),
+        priority: Priority::Next,
+        reply_to_id: None,
+        meta: r#"{"a":1}"#.to_owned(),
+        body: body.into(),
+        accepted_at: UnixMs(NOW),
+    }
+}
+
+/// A request as bytes; the connection ends after it.
+pub(super) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut out = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        out.push_str("Host: localhost\r\n");
+    }
+    for (name, value) in headers {
+        out.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if method == "POST" || !body.is_empty() {
+        out.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    let mut out = format!("{out}\r\n").into_bytes();
+    out.extend_from_slice(body);
+    out
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Said {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Said {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let mut found = self.headers.iter().filter(|(given, _)| given == name);
+        found.next().map(|(_, value)| value.as_str())
+    }
+
+    /// Its status and code, for refusals.
+    #[track_caller]
+    pub(super) fn problem(&self) -> (u16, String) {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        let document = self.json();
+        assert_eq!(document["status"], self.status);
+        let code = document["code"].as_str().unwrap().to_owned();
+        assert_eq!(document["type"], format!("urn:semel:error:{code}"));
+        assert!(!document["title"].as_str().unwrap().is_empty());
+        (self.status, code)
+    }
+}
+
+/// Says something and reads the whole answer, up to the end of the connection.
+pub(super) async fn say<S>(mut stream: S, request: &[u8]) -> Said
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    // It may be answered before everything is written.
+    let _ = stream.write_all(request).await;
+    let mut answer = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is answered");
+    assert!(read.is_ok() || !answer.is_empty(), "{read:?}");
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.unwrap_or_else(|| panic!("no head: {}", String::from_utf8_lossy(&answer)));
+    let (status, headers) = head(&String::from_utf8_lossy(&answer[..end]));
+    Said { status, headers, body: answer[end + 4..].to_vec() }
+}
+
+fn head(text: &str) -> (u16, Vec<(String, String)>) {
+    let mut lines = text.split("\r\n");
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let header = |line: &str| {
+        let (name, value) = line.split_once(':').unwrap();
+        (name.to_lowercase(), value.trim().to_owned())
+    };
+    // Two answers are equal whenever they came.
+    (status, lines.map(header).filter(|(name, _)| name != "date").collect())
+}
+
+/// An event of a stream.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Heard {
+    pub(super) id: i64,
+    pub(super) kind: String,
+    pub(super) data: Value,
+}
+
+/// An open event stream.
+pub(super) struct Listening {
+    pub(super) lines: BufReader<UnixStream>,
+}
+
+impl Listening {
+    pub(super) async fn to(served: &Served, path: &str, headers: &[(&str, &str)]) -> Self {
+        let mut stream = served.connect().await;
+        stream.write_all(&request("GET", path, headers, b"")).await.unwrap();
+        let mut listening = Self { lines: BufReader::new(stream) };
+        let first = listening.line().await.unwrap();
+        assert!(first.starts_with("HTTP/1.1 200"), "{first}");
+        // The tail has begun when it has said how soon to come back.
+        while listening.line().await.unwrap() != "retry: 1000" {}
+        listening
+    }
+
+    /// The next line, or none at the end.
+    pub(super) async fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let read = timeout(PATIENCE, self.lines.read_line(&mut line)).await.expect("in time");
+        (read.unwrap_or(0) > 0).then(|| line.trim_end().to_owned())
+    }
+
+    /// The next event, or none at the end.
+    pub(super) async fn event(&mut self) -> Option<Heard> {
+        timeout(PATIENCE, self.next()).await.expect("an event in time")
+    }
+
+    /// Comments and the sizes of chunks are passed over.
+    async fn next(&mut self) -> Option<Heard> {
+        let (mut id, mut kind) = (0, String::new());
+        loop {
+            let line = self.line().await?;
+            match line.split_once(": ") {
+                Some(("id", value)) => id = value.parse().unwrap(),
+                Some(("event", value)) => kind = value.to_owned(),
+                Some(("data", value)) => {
+                    return Some(Heard { id, kind, data: serde_json::from_str(value).unwrap() });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) async fn events(&mut self, count: usize) -> Vec<Heard> {
+        let mut events = Vec::new();
+        while events.len() < count {
+            events.push(self.event().await.expect("another event"));
+        }
+        events
+    }
+}

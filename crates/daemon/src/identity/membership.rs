@@ -1,0 +1,108 @@
+//! `mesh.json`: which mesh this host has joined, as whom, and where the mesh's broker is.
+
+use semel_core::clock::UnixMs;
+use semel_core::id::{MemberId, MeshId};
+use serde::{Deserialize, Serialize};
+
+use super::{IdentityError, said};
+use crate::home::{Home, HomeFile, LockedHome};
+use crate::limits::{BROKER_URL_BYTES_MAX, MEMBER_NAME_BYTES_MAX};
+
+const VERSION: u32 = 1;
+
+/// A place in a mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// The broker's address, `ws://…` or `wss://…`.
+    pub broker: String,
+    /// The mesh's key; its name is the folder's.
+    pub mesh_id: MeshId,
+    /// The member's key.
+    pub member_id: MemberId,
+    /// The member's name.
+    pub name: String,
+    /// When it joined.
+    pub joined_at: UnixMs,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: u32,
+    broker: String,
+    mesh: String,
+    mesh_id: String,
+    member_id: String,
+    name: String,
+    joined_at: i64,
+}
+
+impl Membership {
+    /// What this folder has joined; `None` before it has.
+    pub fn read(home: &Home) -> Result<Option<Self>, IdentityError> {
+        let Some(bytes) = home.read(HomeFile::Mesh)? else { return Ok(None) };
+        Self::parse(&bytes, home).map(Some).map_err(|what| malformed(home, what))
+    }
+
+    /// Records that the broker has let this member in. The identity is on disk before.
+    pub fn write(&self, home: &LockedHome) -> Result<(), IdentityError> {
+        let refuse = |what| malformed(home.home(), what);
+        self.check().map_err(refuse)?;
+        let document = Document {
+            version: VERSION,
+            broker: self.broker.clone(),
+            mesh: home.home().mesh().to_string(),
+            mesh_id: self.mesh_id.to_string(),
+            member_id: self.member_id.to_string(),
+            name: self.name.clone(),
+            joined_at: self.joined_at.0,
+        };
+        let text = serde_json::to_string_pretty(&document).map_err(|error| refuse(said(&error)))?;
+        Ok(home.write(HomeFile::Mesh, format!("{text}\n").as_bytes())?)
+    }
+
+    fn parse(bytes: &[u8], home: &Home) -> Result<Self, String> {
+        let document: Document = serde_json::from_slice(bytes).map_err(|error| said(&error))?;
+        if document.version != VERSION {
+            let version = document.version;
+            return Err(format!("version {version} is not known here; {VERSION} is"));
+        }
+        if document.mesh != home.mesh().as_str() {
+            let (found, folder) = (&document.mesh, home.mesh().as_str());
+            return Err(format!("it is about the mesh {found:?}, the folder about {folder:?}"));
+        }
+        let id = |field: &str| format!("{field} is not a UUID in lower-case hyphenated form");
+        let membership = Self {
+            broker: document.broker,
+            mesh_id: MeshId::parse(&document.mesh_id).ok_or_else(|| id("mesh_id"))?,
+            member_id: MemberId::parse(&document.member_id).ok_or_else(|| id("member_id"))?,
+            name: document.name,
+            joined_at: UnixMs(document.joined_at),
+        };
+        membership.check().map(|()| membership)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let address = ["ws://", "wss://"].iter().find_map(|s| self.broker.strip_prefix(s));
+        let host = address.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
+        let is_plain = self.broker.bytes().all(|byte| byte.is_ascii_graphic());
+        match host {
+            _ if self.broker.len() > BROKER_URL_BYTES_MAX || !is_plain => {
+                Err(format!("broker must be at most {BROKER_URL_BYTES_MAX} printable characters"))
+            }
+            None | Some("") => Err("broker must be ws://HOST… or wss://HOST…".to_owned()),
+            // It is shown in lists and logs.
+            Some(host) if host.contains('@') => {
+                Err("broker must not carry a user or a password".to_owned())
+            }
+            Some(_) if self.name.is_empty() || self.name.len() > MEMBER_NAME_BYTES_MAX => {
+                Err(format!("name must have 1 to {MEMBER_NAME_BYTES_MAX} bytes"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+fn malformed(home: &Home, what: String) -> IdentityError {
+    IdentityError::Malformed { path: home.path(HomeFile::Mesh), what }
+}

@@ -1,0 +1,211 @@
+//! The inbox as the rest of the daemon uses it: what arrived is stored once, and readers and
+//! streams are woken.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use semel_core::clock::Clock;
+use semel_store::sqlite::{OnUncertain, Sqlite, SqliteOptions};
+use semel_store::{OpenError, StoreError};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::limits::{EVENTS_KEPT, KEYS_KEPT, SWEEP_MAX};
+use crate::store::event::{self, Event, EventKind};
+use crate::store::inbox::{self, Arrived, Filter, Message, Way};
+use crate::store::{INBOX_APPLICATION_ID, INBOX_MIGRATIONS};
+
+/// An open inbox.
+pub struct Inbox {
+    sqlite: Sqlite,
+    clock: Arc<dyn Clock>,
+    /// Counts what was stored; streams wait for it to change.
+    stored: watch::Sender<u64>,
+}
+
+/// What opening an inbox came to.
+pub struct Opened {
+    /// The inbox.
+    pub inbox: Inbox,
+    /// A damaged file was set aside under this name, and the inbox is empty: rebuild it.
+    pub set_aside: Option<PathBuf>,
+}
+
+impl Inbox {
+    /// Opens the file. A damaged one is set aside and begun anew: everything in it can be had from
+    /// the broker's history. One of a newer version, or of another program, is left alone.
+    pub fn open(
+        path: &Path,
+        clock: Arc<dyn Clock>,
+        on_uncertain: OnUncertain,
+    ) -> Result<Opened, OpenError> {
+        let now = clock.wall().0;
+        let options = SqliteOptions::new(
+            path,
+            INBOX_APPLICATION_ID,
+            vec![INBOX_MIGRATIONS],
+            now,
+            on_uncertain,
+        );
+        let (sqlite, set_aside) = match Sqlite::open(&options) {
+            Ok(sqlite) => (sqlite, None),
+            Err(error) if is_damage(&error) => {
+                let aside = set_aside(path, now)?;
+                (Sqlite::open(&options)?, Some(aside))
+            }
+            Err(error) => return Err(error),
+        };
+        let inbox = Self { sqlite, clock, stored: watch::channel(0).0 };
+        Ok(Opened { inbox, set_aside })
+    }
+
+    /// Stores what has not been stored yet and comes back once it is on disk.
+    pub async fn receive(&self, arrived: Arc<[Arrived]>, way: Way) -> Result<usize, StoreError> {
+        let now = self.clock.wall();
+        let new = self.sqlite.write(move |tx| inbox::receive_in_tx(tx, &arrived, now, way)).await?;
+        if new > 0 {
+            self.changed();
+        }
+        Ok(new)
+    }
+
+    /// Keeps what could not be understood, before it is acknowledged.
+    pub async fn set_aside(&self, reason: &str, frame: Vec<u8>) -> Result<(), StoreError> {
+        let (now, reason) = (self.clock.wall(), reason.to_owned());
+        self.sqlite.write(move |tx| inbox::set_aside_in_tx(tx, &reason, &frame, now)).await
+    }
+
+    /// Notes that something happened; nobody waits for it.
+    pub fn announce(self: &Arc<Self>, kind: EventKind, data: &Value) {
+        let (now, data, inbox) = (self.clock.wall(), data.to_string(), Arc::clone(self));
+        drop(tokio::spawn(async move {
+            let noted =
+                inbox.sqlite.write(move |tx| event::add_in_tx(tx, kind, None, &data, now)).await;
+            match noted {
+                Ok(()) => inbox.changed(),
+                Err(error) => tracing::warn!(error = error.chain(), "an event was not noted"),
+            }
+        }));
+    }
+
+    /// A page of messages, in the order of arrival.
+    pub async fn list(&self, filter: Filter, limit: i64) -> Result<Vec<Message>, StoreError> {
+        self.sqlite.read(move |connection| inbox::list(connection, &filter, limit)).await
+    }
+
+    /// Messages that say all of these words.
+    pub async fn search(
+        &self,
+        words: &str,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Message>, StoreError> {
+        let words = words.to_owned();
+        self.sqlite.read(move |connection| inbox::search(connection, &words, after, limit)).await
+    }
+
+    /// How far a reader has read.
+    pub async fn reader(&self, name: &str) -> Result<Option<i64>, StoreError> {
+        let name = name.to_owned();
+        self.sqlite.read(move |connection| inbox::reader(connection, &name)).await
+    }
+
+    /// A reader has read up to here.
+    pub async fn reader_set(&self, name: &str, inbox_id: i64) -> Result<(), StoreError> {
+        let (name, now) = (name.to_owned(), self.clock.wall());
+        self.sqlite.write(move |tx| inbox::reader_set_in_tx(tx, &name, inbox_id, now)).await
+    }
+
+    /// A page of what happened after this.
+    pub async fn events(&self, after: i64, limit: i64) -> Result<Vec<Event>, StoreError> {
+        self.sqlite.read(move |connection| event::after(connection, after, limit)).await
+    }
+
+    /// The newest message's number, or 0.
+    pub async fn newest(&self) -> Result<i64, StoreError> {
+        self.sqlite.read(inbox::newest).await
+    }
+
+    /// The newest event's number, or 0.
+    pub async fn newest_event(&self) -> Result<i64, StoreError> {
+        self.sqlite.read(event::newest).await
+    }
+
+    /// Changes whenever something was stored. Subscribe first, then read, then wait.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.stored.subscribe()
+    }
+
+    /// Deletes messages, events and keys that are past their time.
+    pub async fn sweep(&self, kept: std::time::Duration) -> Result<(), StoreError> {
+        let now = self.clock.wall();
+        let (messages, events) = (now.saturating_sub(kept), now.saturating_sub(EVENTS_KEPT));
+        let keys = now.saturating_sub(KEYS_KEPT.max(kept));
+        loop {
+            let gone = self.sqlite.write(move |tx| {
+                Ok(inbox::sweep_in_tx(tx, messages, SWEEP_MAX)?
+                    + event::sweep_in_tx(tx, events, SWEEP_MAX)?
+                    + inbox::sweep_keys_in_tx(tx, keys, SWEEP_MAX)?)
+            });
+            if gone.await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Bytes on disk, the log included.
+    pub fn bytes(&self) -> u64 {
+        let file = std::fs::metadata(self.sqlite.path()).map_or(0, |file| file.len());
+        file + self.sqlite.wal_bytes()
+    }
+
+    /// Commits what was handed in and closes the file in order.
+    pub async fn close(self) {
+        self.sqlite.close().await;
+    }
+
+    fn changed(&self) {
+        self.stored.send_modify(|stored| *stored = stored.wrapping_add(1));
+    }
+}
+
+/// Whether the file itself is broken, and not just another one.
+fn is_damage(error: &OpenError) -> bool {
+    match error {
+        OpenError::Sqlite { source, .. } => matches!(
+            source.sqlite_error_code(),
+            Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
+        ),
+        OpenError::Migration { source, .. } => {
+            matches!(&**source, StoreError::Sqlite(error) if matches!(
+                error.sqlite_error_code(),
+                Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
+            ))
+        }
+        OpenError::Io { .. }
+        | OpenError::Unfit { .. }
+        | OpenError::NotOurs { .. }
+        | OpenError::Newer { .. }
+        | OpenError::Replacing { .. }
+        | OpenError::MigrationChanged { .. }
+        | OpenError::Postgres(_) => false,
+    }
+}
+
+fn set_aside(path: &Path, now_ms: i64) -> Result<PathBuf, OpenError> {
+    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".corrupt-{now_ms}"));
+    let aside = PathBuf::from(name);
+    std::fs::rename(path, &aside).map_err(io)?;
+    for suffix in ["-wal", "-shm"] {
+        let mut log = path.as_os_str().to_owned();
+        log.push(suffix);
+        match std::fs::remove_file(&log) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io(error)),
+        }
+    }
+    Ok(aside)
+}

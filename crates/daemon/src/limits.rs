@@ -1,0 +1,210 @@
+//! Every limit of the daemon, in one place. What `config.toml` may say is in
+//! [`crate::config::RANGES`].
+
+use std::time::Duration;
+
+/// Bytes of a mesh's name: it is a folder's name on every host that joins.
+pub const MESH_SLUG_BYTES_MAX: usize = 64;
+
+/// Bytes of any of the small files in the daemon's folder.
+pub const SMALL_FILE_BYTES_MAX: u64 = 256 << 10;
+
+/// Bytes of a socket's path, without its closing zero: what the system's address holds.
+pub const SOCKET_PATH_BYTES_MAX: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
+
+/// Meshes that are listed of one host.
+pub const MESHES_LISTED_MAX: usize = 1024;
+
+/// Bytes of a broker's address.
+pub const BROKER_URL_BYTES_MAX: usize = 2048;
+
+/// Bytes of a member's name, as the broker has it.
+pub const MEMBER_NAME_BYTES_MAX: usize = 128;
+
+/// For how long the token before the last is still accepted (daemon.md).
+pub const TOKEN_GRACE: Duration = Duration::from_secs(60);
+
+/// Bytes at which the log starts a new file.
+pub const LOG_BYTES_MAX: u64 = 100_000_000;
+
+/// Age at which the log starts a new file.
+pub const LOG_AGE_MAX: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+
+/// Earlier log files that are kept.
+pub const LOG_EARLIER_MAX: u32 = 4;
+
+/// Origins that may be allowed.
+pub const ORIGINS_MAX: usize = 32;
+
+/// Bytes of `clone.id_override`.
+pub const ID_OVERRIDE_BYTES_MAX: usize = 255;
+
+/// Sends that may be unanswered on one connection (mesh.md §6).
+pub const WINDOW: usize = 256;
+
+/// Changes of rows that may wait to be written down.
+pub const MARKS_MAX: usize = 4 * WINDOW;
+
+/// Changes of rows that share one transaction.
+pub const MARKS_BATCH_MAX: usize = 512;
+
+/// How long the broker may take to answer a send, or the daemon closes (mesh.md §10).
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long connecting, the handshake and the negotiation may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A ping is sent this often.
+pub const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// A connection on which nothing was heard for so long is dead.
+pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// How long one frame may take to be written.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Frames of the broker that wait to be handled. What the broker may have under way is less: its
+/// window of deliveries, our window of sends, and who is online.
+pub const INBOUND_MAX: usize = 4096;
+
+/// Frames that wait to be written.
+pub const OUTBOUND_MAX: usize = 64;
+
+/// Frames with deliveries that share one commit of the inbox.
+pub const RECEIVE_BATCH_MAX: usize = 64;
+
+/// Requests to the broker that wait for their answers.
+pub const REQUESTS_MAX: usize = 64;
+
+/// How long a request to the broker waits.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Ids that one `resolve` asks for; the broker takes as many.
+pub const RESOLVE_MAX: i64 = 500;
+
+/// Messages that one page of history asks for.
+pub const HISTORY_PAGE: u64 = 64;
+
+/// Rows of the outbox that wait on their own and are looked at to find the next one due.
+pub const NEXT_DUE_LOOK: i64 = 1024;
+
+/// A row that the broker could not take so often waits on its own from then on, so that it holds
+/// nobody else up.
+pub const ATTEMPTS_TOGETHER: u32 = 5;
+
+/// How often rows are looked at for their age.
+pub const EXPIRE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Rows that die of age in one go.
+pub const EXPIRE_MAX: i64 = 256;
+
+/// Done rows that are offered again at a time, to a broker that was restored.
+pub const OFFER_PAGE: i64 = 64;
+
+/// Open rows of another daemon that are given up in one transaction.
+pub const ADOPT_MAX: i64 = 1000;
+
+/// How often sizes are measured and old things swept.
+pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Rows that one sweep changes.
+pub const SWEEP_MAX: i64 = 500;
+
+/// Payloads of done rows are kept for so long (mesh.md §6).
+pub const PAYLOAD_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Events are kept for so long.
+pub const EVENTS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Keys of messages are kept for so long: longer than any broker's history by default.
+pub const KEYS_KEPT: Duration = Duration::from_secs(400 * 24 * 60 * 60);
+
+/// Members of one name that an ambiguous name is answered with.
+pub const CANDIDATES_MAX: i64 = 10;
+
+/// Bytes of one answer of the broker's HTTP API.
+pub const REMOTE_ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// Pages of one list of the broker.
+pub const REMOTE_PAGES_MAX: usize = 1000;
+
+/// How often the mesh's members are asked for at the least.
+pub const DIRECTORY_INTERVAL: Duration = Duration::from_secs(5 * 60);
+
+/// How often they are asked for at the most.
+pub const DIRECTORY_PAUSE: Duration = Duration::from_secs(1);
+/// Bytes of a request's body on the local API.
+pub const API_BODY_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of an answer of the local API; a list goes on under its cursor.
+pub const API_RESPONSE_BYTES_MAX: usize = 10 << 20;
+
+/// Bytes of a body that is too large, which are read and thrown away so that its sender hears why.
+pub const API_DISCARD_BYTES_MAX: usize = 8 << 20;
+
+/// How long a request's body may take to arrive.
+pub const API_BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Calls under way on the local API.
+pub const API_CALLS_MAX: usize = 256;
+
+/// Event streams that may be open.
+pub const API_STREAMS_MAX: usize = 32;
+
+/// Calls that a TCP token may make at once, and per second in the long run.
+pub const API_CALLS_BURST: u32 = 1000;
+/// See [`API_CALLS_BURST`].
+pub const API_CALLS_PER_SECOND: u32 = 100;
+
+/// Connections to the local API: calls, streams, and some that idle.
+pub const API_CONNECTIONS_MAX: usize = 1024;
+
+/// How long a request's head may take, and an idle connection stays.
+pub const API_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes of a request's head.
+pub const API_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// How long a reader may take nothing of what is written to it.
+pub const API_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a stop waits for calls under way.
+pub const API_DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// How soon accepting is tried again after it failed.
+pub const API_ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Rows of a page when nobody says, and at the most.
+pub const PAGE_DEFAULT: i64 = 100;
+/// See [`PAGE_DEFAULT`].
+pub const PAGE_MAX: i64 = 500;
+
+/// Rows that are read at a time while a page is put together: few while they are large.
+pub const PAGE_ROWS_SMALL: i64 = 16;
+/// See [`PAGE_ROWS_SMALL`].
+pub const PAGE_ROWS_LARGE: i64 = 128;
+/// Rows with fewer bytes than this on average are read many at a time.
+pub const PAGE_ROW_BYTES: usize = 4 << 10;
+
+/// Members whom one message may mention.
+pub const MENTIONS_MAX: usize = 100;
+
+/// Bytes of what is searched for.
+pub const SEARCH_BYTES_MAX: usize = 1024;
+
+/// Rows that a chain of requeues is followed for.
+pub const CHAIN_MAX: usize = 32;
+
+/// Events that a stream reads at a time while they are large, and while they are small.
+pub const STREAM_ROWS_SMALL: i64 = 8;
+/// See [`STREAM_ROWS_SMALL`].
+pub const STREAM_ROWS_LARGE: i64 = 128;
+
+/// Bytes of events that a stream writes at once, unless one alone has more.
+pub const STREAM_PIECE_BYTES: usize = 64 << 10;
+
+/// Pieces that wait for a slow reader.
+pub const STREAM_BUFFER: usize = 2;
+
+/// A stream without news says so this often.
+pub const STREAM_KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -1,0 +1,97 @@
+//! What arrives is written to the inbox before the broker is told, many at a time.
+
+use std::sync::Arc;
+
+use semel_core::envelope::DestinationKind;
+use semel_wire::frame::Delivery;
+use tokio::sync::mpsc;
+
+use crate::inbox::Inbox;
+use crate::limits::RECEIVE_BATCH_MAX;
+use crate::store::inbox::{Arrived, Way};
+
+/// Messages on their way into the inbox.
+pub(super) enum Arrival {
+    /// Pushed: acknowledged up to the last of them.
+    Pushed(Vec<Delivery>),
+    /// A page of history, with what the broker says comes after it.
+    History { deliveries: Vec<Delivery>, way: Way, next_after_seq: Option<i64> },
+}
+
+/// What is on disk now.
+pub(super) enum Stored {
+    /// Pushes up to here.
+    Pushed(i64),
+    /// A page of history.
+    History { last_seq: Option<i64>, next_after_seq: Option<i64> },
+}
+
+/// Stores what comes, until nobody sends any more or something cannot be stored: an acknowledgement
+/// of what comes after it would lose it, so the connection ends and everything comes again.
+pub(super) async fn run(
+    inbox: Arc<Inbox>,
+    mut arrivals: mpsc::Receiver<Arrival>,
+    stored: mpsc::Sender<Stored>,
+) {
+    let mut batch = Vec::new();
+    while arrivals.recv_many(&mut batch, RECEIVE_BATCH_MAX).await > 0 {
+        let mut pushed: Vec<Arrived> = Vec::new();
+        let mut told = Vec::new();
+        for arrival in batch.drain(..) {
+            match arrival {
+                Arrival::Pushed(deliveries) => pushed.extend(deliveries.into_iter().map(arrived)),
+                Arrival::History { deliveries, way, next_after_seq } => {
+                    let last_seq = deliveries.last().map(|delivery| delivery.seq);
+                    let page: Arc<[Arrived]> = deliveries.into_iter().map(arrived).collect();
+                    if !store(&inbox, page, way).await {
+                        return;
+                    }
+                    told.push(Stored::History { last_seq, next_after_seq });
+                }
+            }
+        }
+        if let Some(seq) = pushed.iter().map(|message| message.seq).max() {
+            if !store(&inbox, pushed.into(), Way::Live).await {
+                return;
+            }
+            told.push(Stored::Pushed(seq));
+        }
+        for told in told {
+            if stored.send(told).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn store(inbox: &Inbox, messages: Arc<[Arrived]>, way: Way) -> bool {
+    match inbox.receive(messages, way).await {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::error!(error = error.chain(), "messages could not be stored; they come again");
+            false
+        }
+    }
+}
+
+fn arrived(delivery: Delivery) -> Arrived {
+    let topic = match delivery.destination_kind {
+        DestinationKind::Topic => Some(delivery.destination_ref),
+        DestinationKind::Dm | DestinationKind::Queue => None,
+    };
+    Arrived {
+        sender_member_id: delivery.sender_member_id,
+        client_message_id: delivery.client_message_id,
+        broker_message_id: delivery.broker_message_id,
+        seq: delivery.seq,
+        destination_kind: delivery.destination_kind,
+        topic,
+        sender_pubkey: delivery.sender_pubkey.to_string(),
+        sender_name: delivery.sender_name,
+        priority: delivery.priority,
+        reply_to_id: delivery.reply_to_id,
+        meta: delivery.meta,
+        body: delivery.body,
+        accepted_at: delivery.accepted_at,
+    }
+}

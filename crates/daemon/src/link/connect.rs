@@ -1,0 +1,231 @@
+//! From an address to a connection that may carry traffic: connect, `hello`, negotiation. Nothing
+//! is sent before `hello_ack` (mesh.md §10), and no send before the features are agreed (§8).
+
+use std::sync::Arc;
+
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use semel_core::clock::Clock;
+use semel_core::hex::Hex;
+use semel_core::id::InstanceId;
+use semel_crypto::hello::{HelloClaim, sign};
+use semel_wire::features::{self, Feature, Negotiated};
+use semel_wire::frame::{
+    CloseReason, FeatureNegotiationRequest, FromBroker, FromDaemon, Hello, HelloAck,
+};
+use semel_wire::limits::HANDSHAKE_BYTES_MAX;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::http::Uri;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Bytes, Message};
+
+use super::{Ended, Fatal, LinkOptions};
+use crate::limits::{CONNECT_TIMEOUT, INBOUND_MAX};
+
+/// The subprotocol of docs/protocol.md.
+const SUBPROTOCOL: &str = "semel.v1";
+
+/// Frames larger than this are never read.
+pub(super) const FRAME_BYTES_MAX: usize = 16 << 20;
+
+/// What a daemon cannot do without (mesh.md §8).
+const REQUIRED: [Feature; 2] =
+    [Feature::ClientMessageIdDedupe, Feature::ConcurrentConnectionPolicy];
+
+/// Plain or over TLS.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+type Socket = WebSocketStream<Box<dyn Stream>>;
+
+/// A connection that may carry traffic.
+pub(super) struct Connection {
+    pub(super) sink: SplitSink<Socket, Message>,
+    pub(super) stream: SplitStream<Socket>,
+    pub(super) ack: HelloAck,
+    pub(super) negotiated: Negotiated,
+    /// Of our hello.
+    pub(super) nonce: Hex<16>,
+    /// What the broker said before it answered our request for features.
+    pub(super) early: Vec<FromBroker>,
+}
+
+/// Connects within a limit.
+pub(super) async fn connect(
+    options: &LinkOptions,
+    clock: &dyn Clock,
+    retire: &[InstanceId],
+) -> Result<Connection, Ended> {
+    match tokio::time::timeout(CONNECT_TIMEOUT, connect_now(options, clock, retire)).await {
+        Ok(connected) => connected,
+        Err(_) => Err(away("it did not answer in time")),
+    }
+}
+
+async fn connect_now(
+    options: &LinkOptions,
+    clock: &dyn Clock,
+    retire: &[InstanceId],
+) -> Result<Connection, Ended> {
+    let mut socket = open(options).await?;
+    let first = next(&mut socket).await?;
+    let FromBroker::Challenge(challenge) = first else { return Err(unexpected(&first)) };
+    let nonce = Hex((options.random)().to_be_bytes());
+    let mut hello = Hello {
+        mesh: options.mesh.clone(),
+        pubkey: options.keys.public().to_hex(),
+        key_id: options.key_id.clone(),
+        instance_id: options.instance_id,
+        host_fingerprint: None,
+        version: options.version.clone(),
+        time: clock.wall(),
+        nonce,
+        retire: retire.to_vec(),
+        signature: Hex([0; 64]),
+    };
+    let claim = HelloClaim {
+        broker_id: challenge.broker_id,
+        broker_nonce: challenge.nonce,
+        mesh: &options.mesh,
+        key_id: &options.key_id,
+        instance_id: options.instance_id,
+        host_fingerprint: None,
+        hello_nonce: nonce,
+        time: hello.time,
+        retire,
+    };
+    hello.signature = sign(&options.keys, &claim);
+    say(&mut socket, &FromDaemon::Hello(hello)).await?;
+    let answer = next(&mut socket).await?;
+    let FromBroker::HelloAck(ack) = answer else { return Err(unexpected(&answer)) };
+    let mut early = Vec::new();
+    let negotiated = negotiate(options, &mut socket, &mut early).await?;
+    let (sink, stream) = socket.split();
+    Ok(Connection { sink, stream, ack, negotiated, nonce, early })
+}
+
+async fn open(options: &LinkOptions) -> Result<Socket, Ended> {
+    let unfit = |what: String| Ended::Fatal(Fatal::Unfit(what));
+    let uri: Uri =
+        options.url.parse().map_err(|error| unfit(format!("{}: {error}", options.url)))?;
+    let host = uri.host().ok_or_else(|| unfit(format!("{} names no host", options.url)))?;
+    let (secure, port) = match uri.scheme_str() {
+        Some("ws") => (false, 80),
+        Some("wss") => (true, 443),
+        _ => return Err(unfit(format!("{} is neither ws:// nor wss://", options.url))),
+    };
+    let address = (host.trim_matches(['[', ']']), uri.port_u16().unwrap_or(port));
+    let stream = TcpStream::connect(address).await.map_err(|error| away(error.to_string()))?;
+    // Frames are small, and somebody waits for each.
+    let _ = stream.set_nodelay(true);
+    let stream: Box<dyn Stream> = if secure {
+        let config = options.tls.as_ref().ok_or_else(|| unfit("TLS is not set up".to_owned()))?;
+        let name = rustls::pki_types::ServerName::try_from(host.to_owned());
+        let name = name.map_err(|error| unfit(format!("{host}: {error}")))?;
+        let connector = TlsConnector::from(Arc::clone(config));
+        let stream = connector.connect(name, stream).await;
+        Box::new(stream.map_err(|error| away(error.to_string()))?)
+    } else {
+        Box::new(stream)
+    };
+    let mut request = options
+        .url
+        .as_str()
+        .into_client_request()
+        .map_err(|error| unfit(format!("{}: {error}", options.url)))?;
+    let protocol = SUBPROTOCOL.parse().map_err(|_| unfit(SUBPROTOCOL.to_owned()))?;
+    request.headers_mut().insert("Sec-WebSocket-Protocol", protocol);
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(FRAME_BYTES_MAX))
+        .max_frame_size(Some(FRAME_BYTES_MAX))
+        .max_write_buffer_size(2 * FRAME_BYTES_MAX);
+    let socket = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await;
+    Ok(socket.map_err(|error| away(error.to_string()))?.0)
+}
+
+async fn negotiate(
+    options: &LinkOptions,
+    socket: &mut Socket,
+    early: &mut Vec<FromBroker>,
+) -> Result<Negotiated, Ended> {
+    let always = REQUIRED.iter().map(|feature| feature.as_str());
+    let required: Vec<&str> = always.chain(options.require.iter().map(String::as_str)).collect();
+    let optional = Feature::ALL.iter().map(|feature| feature.as_str());
+    let optional = optional.filter(|bit| !required.contains(bit)).map(str::to_owned).collect();
+    let require = required.iter().map(|bit| (*bit).to_owned()).collect();
+    let request = FeatureNegotiationRequest { require, optional };
+    say(socket, &FromDaemon::FeatureNegotiationRequest(request)).await?;
+    let response = loop {
+        let frame = next(socket).await?;
+        if let FromBroker::FeatureNegotiationResponse(response) = frame {
+            break response;
+        }
+        // What waits for us does not wait for this; its window bounds it.
+        let may_be =
+            matches!(frame, FromBroker::Push(_) | FromBroker::Presence(_) | FromBroker::Ping(_));
+        if !may_be || early.len() >= INBOUND_MAX {
+            return Err(unexpected(&frame));
+        }
+        early.push(frame);
+    };
+    match features::accept(&required, &response) {
+        Ok(negotiated) => {
+            for ignored in &negotiated.ignored {
+                let feature = ignored.feature.as_str();
+                tracing::warn!(
+                    feature,
+                    detail = ignored.detail,
+                    "a feature is not as it should be"
+                );
+            }
+            Ok(negotiated)
+        }
+        Err(refusal) => {
+            tracing::warn!(?required, ?response, ?refusal, "the broker does not fit");
+            let mut reason = CloseReason::new(refusal.kind, refusal.detail.clone());
+            reason.feature = Some(refusal.feature.clone());
+            let _ = say(socket, &FromDaemon::CloseReason(reason.clone())).await;
+            let code = reason.kind.code().as_u16().into();
+            let frame = CloseFrame { code, reason: reason.close_text().into() };
+            let _ = socket.close(Some(frame)).await;
+            let detail = format!("{}: {}", refusal.feature, refusal.detail);
+            Err(Ended::Fatal(Fatal::Feature(detail)))
+        }
+    }
+}
+
+async fn say(socket: &mut Socket, frame: &FromDaemon) -> Result<(), Ended> {
+    let sent = socket.send(Message::Text(frame.encode().into())).await;
+    sent.map_err(|error| away(error.to_string()))
+}
+
+async fn next(socket: &mut Socket) -> Result<FromBroker, Ended> {
+    loop {
+        let text: Bytes = match socket.next().await {
+            Some(Ok(Message::Text(text))) => text.into(),
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
+            Some(Ok(Message::Binary(_))) => return Err(away("a frame is not text")),
+            Some(Ok(Message::Close(_))) | None => return Err(away("the broker closed")),
+            Some(Err(error)) => return Err(away(error.to_string())),
+        };
+        return match FromBroker::decode(&text, HANDSHAKE_BYTES_MAX.max(FRAME_BYTES_MAX)) {
+            Ok(FromBroker::CloseReason(reason)) => {
+                Err(Ended::of_close(reason.kind, &reason.detail, true, false))
+            }
+            Ok(frame) => Ok(frame),
+            Err(refusal) => Err(away(refusal.to_string())),
+        };
+    }
+}
+
+fn unexpected(frame: &FromBroker) -> Ended {
+    away(format!("{} came too early", frame.type_name()))
+}
+
+fn away(why: impl Into<String>) -> Ended {
+    Ended::Again { worked: false, why: why.into() }
+}

@@ -1,0 +1,220 @@
+//! What the broker says, frame by frame.
+
+use std::time::Duration;
+
+use semel_core::backoff::backoff_delay;
+use semel_wire::close::CloseKind;
+use semel_wire::frame::{
+    FromBroker, FromDaemon, History, Pong, ResolveResult, SendResult, Verdict,
+};
+
+use super::super::arrivals::Arrival;
+use super::super::flight::{Errand, Flying};
+use super::super::judge::{Judged, judge};
+use super::super::{Ended, Link};
+use super::{Serving, Way, gone};
+use crate::limits::ATTEMPTS_TOGETHER;
+use crate::marks::Change;
+use crate::store::outbox::Delivery;
+
+impl Serving {
+    pub(super) async fn heard(&mut self, link: &mut Link, frame: FromBroker) -> Result<(), Ended> {
+        self.heard_at = link.clock.monotonic();
+        match frame {
+            FromBroker::SendResult(result) => return self.answered(link, &result).await,
+            FromBroker::Push(push) => {
+                let arrival = Arrival::Pushed(push.deliveries);
+                return self.arrivals.try_send(arrival).map_err(|_| gone("too much arrived"));
+            }
+            FromBroker::History(history) => return self.history(link, history),
+            FromBroker::ResolveResult(result) => self.resolved(link, result).await,
+            FromBroker::Ping(ping) => {
+                self.outgoing.push_back(FromDaemon::Pong(Pong { id: ping.id }));
+            }
+            FromBroker::Pong(_) => {}
+            FromBroker::Presence(presence) => link.roster.told(&presence),
+            FromBroker::QueueTaken(taken) => {
+                let id = taken.request_id;
+                self.reply(id, FromBroker::QueueTaken(taken));
+            }
+            FromBroker::QueueAcked(acked) => {
+                let id = acked.request_id;
+                self.reply(id, FromBroker::QueueAcked(acked));
+            }
+            FromBroker::RequestFailed(failed) => {
+                let id = failed.request_id;
+                self.reply(id, FromBroker::RequestFailed(failed));
+            }
+            FromBroker::MemberRevoked(_) => tracing::error!("this member was revoked"),
+            FromBroker::CloseReason(reason) => {
+                let ours = reason.nonce.is_none_or(|nonce| link.is_ours(nonce));
+                if !ours && reason.kind == CloseKind::Replaced {
+                    tracing::error!(
+                        detail = reason.detail,
+                        "another daemon speaks for this member: a copy of this folder, or another \
+                         host with its key"
+                    );
+                }
+                return Err(Ended::of_close(reason.kind, &reason.detail, ours, true));
+            }
+            other @ (FromBroker::Challenge(_)
+            | FromBroker::HelloAck(_)
+            | FromBroker::FeatureNegotiationResponse(_)) => {
+                return Err(gone(&format!("{} came too late", other.type_name())));
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, request_id: u64, frame: FromBroker) {
+        if let Some(reply) = self.asked.remove(&request_id) {
+            let _ = reply.send(frame);
+        }
+    }
+
+    fn history(&mut self, link: &Link, history: History) -> Result<(), Ended> {
+        // What was in the inbox before it was lost is no news.
+        let known_to = link
+            .rebuild_to
+            .as_ref()
+            .filter(|(epoch, _)| *epoch == self.store_epoch)
+            .map_or(0, |(_, seq)| *seq);
+        let rebuilt = history.deliveries.last().is_some_and(|last| last.seq <= known_to);
+        let arrival = Arrival::History {
+            deliveries: history.deliveries,
+            way: if rebuilt { Way::Rebuilt } else { Way::Live },
+            next_after_seq: history.next_after_seq,
+        };
+        self.arrivals.try_send(arrival).map_err(|_| gone("too much arrived"))
+    }
+
+    async fn resolved(&mut self, link: &mut Link, result: ResolveResult) {
+        let Some(resolving) = self.resolving.take_if(|it| it.request_id == result.request_id)
+        else {
+            return;
+        };
+        for item in &result.items {
+            let mut asked = resolving.page.iter();
+            let Some(row) = asked.find(|row| row.client_message_id == item.client_message_id)
+            else {
+                continue;
+            };
+            let change = match (item.verdict, item.broker_message_id) {
+                (Verdict::Committed, Some(broker_message_id)) => {
+                    let history_id = item.history_id;
+                    Some(Change::Committed(Delivery { broker_message_id, history_id }))
+                }
+                (Verdict::Committed, None) => None,
+                // Absence says nothing about an earlier life of the broker's store.
+                (Verdict::Absent, _) if self.link_row.may_have_been_sent_before(row.id) => None,
+                (Verdict::Absent, _) => Some(Change::Absent),
+                (Verdict::TooOld, _) => Some(Change::TooOld),
+            };
+            if let Some(change) = change {
+                link.mark(row.id, change).await;
+            }
+        }
+        let last = resolving.page.last().map(|row| row.id);
+        let mut before = resolving.before;
+        if !resolving.replies.is_empty() {
+            before.extend(resolving.page.iter().map(|row| row.id));
+        }
+        self.resolve(link, last, resolving.replies, before).await;
+    }
+
+    async fn answered(&mut self, link: &mut Link, result: &SendResult) -> Result<(), Ended> {
+        let Some(flying) = self.flight.land(&result.client_message_id) else {
+            tracing::warn!(status = result.status, "an answer to nothing");
+            return Ok(());
+        };
+        self.look = true;
+        let now = link.clock.monotonic();
+        let sent_before = self.link_row.may_have_been_sent_before(flying.id);
+        let judged = judge(result, sent_before);
+        match flying.errand {
+            Errand::Send => self.answered_send(link, &flying, judged, now).await,
+            Errand::Offer => self.answered_offer(link, &flying, judged, now).await,
+        }
+    }
+
+    async fn answered_send(
+        &mut self,
+        link: &mut Link,
+        flying: &Flying,
+        judged: Judged,
+        now: Duration,
+    ) -> Result<(), Ended> {
+        let change = match judged {
+            Judged::Done(delivery) => {
+                self.failures = 0;
+                let lag = now.saturating_sub(flying.sent_at);
+                link.status.send_if_modified(|status| {
+                    status.lag = Some(lag);
+                    false
+                });
+                Change::Accepted(delivery)
+            }
+            Judged::Wait(wait) => {
+                self.pause(now + wait);
+                let next_attempt_at = link.clock.wall().saturating_add(wait);
+                Change::Transient { why: "429 rate_limited".to_owned(), next_attempt_at }
+            }
+            Judged::Again(why) => {
+                self.failures = self.failures.saturating_add(1);
+                let random = link.random();
+                let wait = backoff_delay(self.failures, random);
+                self.pause(now + wait);
+                // They wait together, so that they stay in order; one that never gets through
+                // waits alone, so that it holds nobody up.
+                let alone = flying.attempt > ATTEMPTS_TOGETHER;
+                let wait = if alone { backoff_delay(flying.attempt, random) } else { wait };
+                let next_attempt_at = link.clock.wall().saturating_add(wait);
+                Change::Transient { why, next_attempt_at }
+            }
+            Judged::Dead(why, outcome) => {
+                self.failures = 0;
+                tracing::warn!(id = %flying.id, why, %outcome, "a send was given up");
+                Change::Permanent { why, outcome }
+            }
+            Judged::Nonsense(what) => {
+                link.mark(flying.id, Change::Restart).await;
+                return Err(gone(&what));
+            }
+        };
+        link.mark(flying.id, change).await;
+        Ok(())
+    }
+
+    async fn answered_offer(
+        &mut self,
+        link: &mut Link,
+        flying: &Flying,
+        judged: Judged,
+        now: Duration,
+    ) -> Result<(), Ended> {
+        self.offers.outstanding = self.offers.outstanding.saturating_sub(1);
+        match judged {
+            Judged::Done(delivery) => link.mark(flying.id, Change::Offered(delivery)).await,
+            Judged::Wait(wait) => {
+                self.offers.again = true;
+                self.pause(now + wait);
+            }
+            Judged::Again(_) => {
+                self.offers.again = true;
+                self.failures = self.failures.saturating_add(1);
+                self.pause(now + backoff_delay(self.failures, link.random()));
+            }
+            Judged::Dead(why, _) => {
+                tracing::warn!(id = %flying.id, why, "a restored broker did not take a done row");
+            }
+            Judged::Nonsense(what) => return Err(gone(&what)),
+        }
+        if let (0, false, Some(last)) =
+            (self.offers.outstanding, self.offers.again, self.offers.page_last)
+        {
+            self.offers.after = Some(last.to_string());
+            link.mark(last, Change::OfferedTo).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! What the sender learns about rows is written down behind its back: the loss of such a mark is
+//! harmless, because sending again is (architecture.md, "Group commit"). Marks are applied in the
+//! order in which they were made, many at a time, and the sender is told once they are on disk:
+//! until then the rows in the file do not say what it knows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::clock::{Clock, UnixMs};
+use semel_core::id::OutboxId;
+use semel_core::outbox::{OutboxStatus, Outcome};
+use semel_store::StoreError;
+use semel_store::sqlite::Tx;
+use tokio::sync::mpsc;
+
+use crate::inbox::Inbox;
+use crate::limits::MARKS_BATCH_MAX;
+use crate::outbox::Outbox;
+use crate::store::event::EventKind;
+use crate::store::outbox::{
+    Delivery, Moved, outbox_accepted_in_tx, outbox_claim_in_tx, outbox_committed_in_tx,
+    outbox_expire_in_tx, outbox_permanent_in_tx, outbox_restart_in_tx, outbox_transient_in_tx,
+};
+use crate::store::{claim, link};
+
+/// Something that became of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It is on the wire.
+    Claimed,
+    /// The broker has it.
+    Accepted(Delivery),
+    /// It may be tried again, not before this.
+    Transient { why: String, next_attempt_at: UnixMs },
+    /// The broker refused it, or can not judge it.
+    Permanent { why: String, outcome: Outcome },
+    /// Its connection is gone.
+    Restart,
+    /// It is too old to be sent, or is given up by an operator.
+    Expired { why: String },
+    /// The broker had it all along.
+    Committed(Delivery),
+    /// The broker never had it and never will.
+    Absent,
+    /// The broker can not tell any more.
+    TooOld,
+    /// A restored broker has it again.
+    Offered(Delivery),
+    /// Everything up to it was offered to a restored broker.
+    OfferedTo,
+}
+
+impl Change {
+    /// Whether the row is due again, once this is on disk. Nothing is sent before that, or what was
+    /// accepted later would overtake it.
+    pub(crate) const fn returns(&self) -> bool {
+        matches!(self, Self::Restart | Self::Transient { .. })
+    }
+}
+
+/// What is on disk: the row, and whether it is due again.
+pub(crate) type Settled = (OutboxId, bool);
+
+/// A change of one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) id: OutboxId,
+    pub(crate) change: Change,
+}
+
+/// Who died in a batch, and why: told only once that is on disk.
+struct Died {
+    id: OutboxId,
+    why: String,
+}
+
+/// Applies marks until their sender is gone; `settled` says which are on disk.
+pub(crate) async fn run(
+    outbox: Arc<Outbox>,
+    inbox: Arc<Inbox>,
+    clock: Arc<dyn Clock>,
+    mut marks: mpsc::Receiver<Mark>,
+    settled: mpsc::UnboundedSender<Vec<Settled>>,
+) {
+    let mut batch = Vec::new();
+    while marks.recv_many(&mut batch, MARKS_BATCH_MAX).await > 0 {
+        let marks: Arc<[Mark]> = std::mem::take(&mut batch).into();
+        let ids = marks.iter().map(|mark| (mark.id, mark.change.returns())).collect();
+        match write(&outbox, &clock, &marks).await {
+            Ok(died) => {
+                for Died { id, why } in died {
+                    let data = serde_json::json!({"outbox_id": id.to_string(), "reason": why});
+                    inbox.announce(EventKind::OutboxDead, &data);
+                }
+            }
+            // They are sent again, and the broker knows them.
+            Err(error) => {
+                tracing::error!(error = error.chain(), "marks of rows could not be written");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        let _ = settled.send(ids);
+    }
+}
+
+async fn write(
+    outbox: &Outbox,
+    clock: &Arc<dyn Clock>,
+    marks: &Arc<[Mark]>,
+) -> Result<Vec<Died>, StoreError> {
+    let (marks, now, life) = (Arc::clone(marks), clock.wall(), outbox.life());
+    let write = outbox.sqlite.write(move |tx| {
+        let mut died = Vec::new();
+        for mark in marks.iter() {
+            died.extend(apply(tx, mark, now, life)?);
+        }
+        Ok(died)
+    });
+    write.await
+}
+
+fn apply(tx: &Tx<'_>, mark: &Mark, now: UnixMs, life: i64) -> Result<Option<Died>, StoreError> {
+    let id = mark.id;
+    let (moved, why) = match &mark.change {
+        Change::Claimed => (outbox_claim_in_tx(tx, id)?, None),
+        Change::Accepted(delivery) => (outbox_accepted_in_tx(tx, id, delivery, now)?, None),
+        Change::Transient { why, next_attempt_at } => {
+            (outbox_transient_in_tx(tx, id, why, *next_attempt_at)?, None)
+        }
+        Change::Permanent { why, outcome } => {
+            (outbox_permanent_in_tx(tx, id, why, *outcome)?, Some(why))
+        }
+        Change::Restart => (outbox_restart_in_tx(tx, id, now)?, None),
+        Change::Expired { why } => (outbox_expire_in_tx(tx, id, why, life)?, Some(why)),
+        Change::Committed(delivery) => (outbox_committed_in_tx(tx, id, delivery, now)?, None),
+        Change::Absent => {
+            claim::resolve_refused_in_tx(tx, id)?;
+            return Ok(None);
+        }
+        Change::TooOld => {
+            claim::resolve_too_old_in_tx(tx, id)?;
+            return Ok(None);
+        }
+        Change::Offered(delivery) => {
+            claim::offer_taken_in_tx(tx, id, delivery)?;
+            return Ok(None);
+        }
+        Change::OfferedTo => {
+            link::offered_to_in_tx(tx, &id.to_string())?;
+            return Ok(None);
+        }
+    };
+    match moved {
+        Moved::To(OutboxStatus::Dead) => Ok(why.map(|why| Died { id, why: why.clone() })),
+        Moved::To(_) => Ok(None),
+        Moved::Illegal { found, event } => {
+            tracing::error!(%id, %found, %event, "a row was not where the sender left it");
+            Ok(None)
+        }
+        Moved::Absent => {
+            tracing::error!(%id, "a row of the sender is not there");
+            Ok(None)
+        }
+    }
+}

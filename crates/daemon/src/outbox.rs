@@ -1,0 +1,303 @@
+//! The outbox as the rest of the daemon uses it: sends are accepted here, and whoever sends them on
+//! learns of new ones. What a row may go through is in `store/outbox.rs`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use semel_core::clock::{Clock, UnixMs};
+use semel_core::envelope::Destination;
+use semel_core::id::{ClientMessageId, InstanceId, OutboxId};
+use semel_core::mint::IdMint;
+use semel_core::refusal::Refusal;
+use semel_core::status;
+use semel_store::sqlite::{LastStop, OnUncertain, Sqlite, SqliteOptions};
+use semel_store::{OpenError, StoreError};
+use tokio::sync::Notify;
+
+use crate::limits::{ADOPT_MAX, SWEEP_MAX};
+use crate::store::link::{self, LinkRow};
+use crate::store::outbox::{Accepted, Draft, NewOutboxRow, outbox_accept_in_tx};
+use crate::store::peer::{self, Peer};
+use crate::store::upkeep::{self, OutboxRow, Which};
+use crate::store::{OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS, claim};
+
+status! {
+    /// How full the outbox is.
+    pub enum Pressure {
+        /// There is room.
+        Low = "low",
+        /// Over 80 %.
+        High = "high",
+        /// Over 95 %: no sends are accepted.
+        Full = "full",
+    }
+}
+
+impl Pressure {
+    /// What a file of this size means (mesh.md §6).
+    pub fn of(bytes: u64, bytes_max: u64) -> Self {
+        match bytes.saturating_mul(100) / bytes_max.max(1) {
+            0..80 => Self::Low,
+            80..95 => Self::High,
+            _ => Self::Full,
+        }
+    }
+}
+
+/// An open outbox.
+pub struct Outbox {
+    pub(crate) sqlite: Sqlite,
+    mint: Arc<IdMint>,
+    clock: Arc<dyn Clock>,
+    life: i64,
+    pressure: AtomicU8,
+    bytes_max: AtomicU64,
+    accepted: AtomicU64,
+    /// Something is due.
+    pub(crate) wake: Notify,
+}
+
+/// A send that has passed every check that needs no state.
+#[derive(Debug, Clone)]
+pub struct NewSend {
+    /// The id under which it happens once; none is made for it.
+    pub client_message_id: Option<ClientMessageId>,
+    /// The destination as the caller wrote it.
+    pub to_given: String,
+    /// What that means now, or why nothing.
+    pub resolved: Result<Destination, Refusal>,
+    /// What is sent.
+    pub draft: Draft,
+}
+
+/// What a send was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SendAnswer {
+    /// The id it goes by.
+    pub client_message_id: ClientMessageId,
+    /// The key of its row, if it is new.
+    pub outbox_id: OutboxId,
+    /// The table's answer.
+    pub accepted: Accepted,
+}
+
+impl Outbox {
+    /// Opens the file for this daemon. Rows of another daemon are given up as unknown, and their
+    /// owner is noted for retirement (mesh.md §10). Blocks: call it before serving.
+    pub async fn open(
+        path: &Path,
+        instance_id: InstanceId,
+        bytes_max: u64,
+        mint: Arc<IdMint>,
+        clock: Arc<dyn Clock>,
+        on_uncertain: OnUncertain,
+    ) -> Result<Self, OpenError> {
+        let now = clock.wall().0;
+        let options = SqliteOptions::new(
+            path,
+            OUTBOX_APPLICATION_ID,
+            vec![OUTBOX_MIGRATIONS],
+            now,
+            on_uncertain,
+        );
+        let sqlite = Sqlite::open(&options)?;
+        let unclean = sqlite.last_stop() == LastStop::Unclean;
+        let prepared = async {
+            restart(&sqlite, UnixMs(now)).await?;
+            let link = sqlite.write(move |tx| link::open_in_tx(tx, instance_id, unclean)).await?;
+            if !link.retiring.is_empty() {
+                while sqlite.write(|tx| link::adopt_in_tx(tx, ADOPT_MAX)).await? > 0 {}
+            }
+            Ok(link)
+        };
+        let link = prepared.await.map_err(|source| OpenError::Migration {
+            component: "outbox",
+            version: 1,
+            source: Box::new(source),
+        })?;
+        let outbox = Self {
+            sqlite,
+            mint,
+            clock,
+            life: link.life,
+            pressure: AtomicU8::new(0),
+            bytes_max: AtomicU64::new(bytes_max),
+            accepted: AtomicU64::new(0),
+            wake: Notify::new(),
+        };
+        outbox.measure();
+        Ok(outbox)
+    }
+
+    /// Accepts a send: looks its id up, applies the table, and answers after the commit.
+    pub async fn send(&self, send: NewSend) -> Result<SendAnswer, StoreError> {
+        if self.pressure() == Pressure::Full {
+            return Err(StoreError::Full);
+        }
+        let client_message_id =
+            send.client_message_id.unwrap_or_else(|| self.mint.client_message_id());
+        let new = NewOutboxRow {
+            id: self.mint.outbox_id(),
+            client_message_id: client_message_id.clone(),
+            draft: send.draft,
+            to_given: send.to_given,
+            resolved: send.resolved,
+            life: self.life,
+            now: self.clock.wall(),
+        };
+        let outbox_id = new.id;
+        let accepted = self.sqlite.write(move |tx| outbox_accept_in_tx(tx, &new)).await?;
+        if matches!(accepted, Accepted::Inserted { .. }) {
+            self.accepted.fetch_add(1, Ordering::Relaxed);
+            self.wake.notify_one();
+        }
+        Ok(SendAnswer { client_message_id, outbox_id, accepted })
+    }
+
+    /// A page of rows, in the order of accept.
+    pub async fn list(
+        &self,
+        which: Which,
+        after: Option<OutboxId>,
+        limit: i64,
+    ) -> Result<Vec<OutboxRow>, StoreError> {
+        self.sqlite.read(move |connection| upkeep::list(connection, which, after, limit)).await
+    }
+
+    /// One row, by its own key or by its client's id.
+    pub async fn find(&self, id: &str) -> Result<Option<OutboxRow>, StoreError> {
+        let (key, client) = (OutboxId::parse(id), ClientMessageId::parse(id).ok());
+        let read = self.sqlite.read(move |connection| {
+            let found = key.map(|id| upkeep::one(connection, id)).transpose()?.flatten();
+            match (found, client) {
+                (None, Some(client)) => match upkeep::by_client_id(connection, &client)? {
+                    Some(id) => upkeep::one(connection, id),
+                    None => Ok(None),
+                },
+                (found, _) => Ok(found),
+            }
+        });
+        read.await
+    }
+
+    /// How many rows wait, and how many were given up.
+    pub async fn counts(&self) -> Result<(u64, u64), StoreError> {
+        self.sqlite.read(upkeep::counts).await
+    }
+
+    /// When the oldest row that waits was accepted.
+    pub async fn oldest_pending(&self) -> Result<Option<UnixMs>, StoreError> {
+        self.sqlite.read(upkeep::oldest_pending).await
+    }
+
+    /// Drops the payloads of done rows that are older than this; everything else of them stays.
+    pub async fn prune(&self, older_than: Duration) -> Result<u64, StoreError> {
+        let before =
+            UnixMs(self.clock.wall().0 - i64::try_from(older_than.as_millis()).unwrap_or(0));
+        let before = OutboxId::first_at(before).to_string();
+        let mut pruned = 0;
+        loop {
+            let before = before.clone();
+            let gone =
+                self.sqlite.write(move |tx| upkeep::prune_in_tx(tx, &before, SWEEP_MAX)).await?;
+            pruned += gone as u64;
+            if gone == 0 {
+                return Ok(pruned);
+            }
+        }
+    }
+
+    /// Looks how full it is.
+    pub fn measure(&self) -> Pressure {
+        let pressure = Pressure::of(self.bytes(), self.bytes_max.load(Ordering::Relaxed));
+        let level = Pressure::ALL.iter().position(|level| *level == pressure).unwrap_or(0);
+        self.pressure.store(u8::try_from(level).unwrap_or(0), Ordering::Relaxed);
+        pressure
+    }
+
+    /// From now on it may have so many bytes.
+    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+        self.measure();
+    }
+
+    /// How full it was when it was measured last.
+    pub fn pressure(&self) -> Pressure {
+        let level = usize::from(self.pressure.load(Ordering::Relaxed));
+        Pressure::ALL.get(level).copied().unwrap_or(Pressure::Low)
+    }
+
+    /// Bytes on disk, the log included.
+    pub fn bytes(&self) -> u64 {
+        let file = std::fs::metadata(self.sqlite.path()).map_or(0, |file| file.len());
+        file + self.sqlite.wal_bytes()
+    }
+
+    /// Sends accepted since the start.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// The life of this daemon, which counts its unclean starts.
+    pub fn life(&self) -> i64 {
+        self.life
+    }
+
+    /// What is known of the broker.
+    pub async fn link(&self) -> Result<LinkRow, StoreError> {
+        self.sqlite.read(link::read_open).await
+    }
+
+    /// Those of that name, a few.
+    pub async fn peers_named(&self, name: &str, limit: i64) -> Result<Vec<Peer>, StoreError> {
+        let name = name.to_owned();
+        self.sqlite.read(move |connection| peer::named(connection, &name, limit)).await
+    }
+
+    /// Everybody in the mesh, as the broker said last.
+    pub async fn peers_replace(&self, peers: Vec<Peer>) -> Result<(), StoreError> {
+        self.sqlite.write(move |tx| peer::replace_in_tx(tx, &peers)).await
+    }
+
+    /// A page of the mesh's members.
+    pub async fn peers(
+        &self,
+        after: Option<semel_core::id::MemberId>,
+        limit: i64,
+    ) -> Result<Vec<Peer>, StoreError> {
+        self.sqlite.read(move |connection| peer::list(connection, after, limit)).await
+    }
+
+    /// A new id for a row, larger than every one before it.
+    pub(crate) fn mint(&self) -> &Arc<IdMint> {
+        &self.mint
+    }
+
+    /// What a `quick_check` finds wrong after an unclean stop; reads the file in the background.
+    pub async fn quick_check(&self) -> Result<Vec<String>, StoreError> {
+        self.sqlite.quick_check().await
+    }
+
+    /// Commits what was handed in and closes the file in order.
+    pub async fn close(self) {
+        self.sqlite.close().await;
+    }
+}
+
+/// What was on the wire when the last process ended goes out again.
+async fn restart(sqlite: &Sqlite, now: UnixMs) -> Result<(), StoreError> {
+    loop {
+        let again = sqlite.write(move |tx| {
+            let ids = claim::inflight(tx, SWEEP_MAX)?;
+            for id in &ids {
+                crate::store::outbox::outbox_restart_in_tx(tx, *id, now)?;
+            }
+            Ok(ids.len())
+        });
+        if again.await? == 0 {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What the sender reads of the outbox: what is due, what is to be asked about, and what is offered
+//! again. Ids are ULIDs of one monotonic mint, so their order is the order of accept.
+
+use std::collections::HashSet;
+
+use rusqlite::{Connection, Row, params};
+use semel_core::clock::UnixMs;
+use semel_core::envelope::{Destination, Priority};
+use semel_core::fingerprint::Fingerprint;
+use semel_core::id::{ClientMessageId, OutboxId};
+use semel_store::{StoreError, statements};
+
+use super::outbox::{corrupt, destination, outbox_id};
+
+statements! {
+    /// In the order in which they are to be sent.
+    DUE = "
+        SELECT id, client_message_id, request_fingerprint, payload, meta, reply_to_id,
+               destination_kind, destination_ref, priority, enqueued_at, attempts
+          FROM outbox
+         WHERE status = 'pending'
+           AND priority = ?1
+           AND next_attempt_at <= ?2
+         ORDER BY id
+         LIMIT ?3";
+
+    /// When the next of what waits on its own may be tried; a look ahead that is bounded.
+    NEXT_DUE = "
+        SELECT min(next_attempt_at)
+          FROM (SELECT next_attempt_at
+                  FROM outbox
+                 WHERE status = 'pending'
+                   AND priority = ?1
+                 ORDER BY id
+                 LIMIT ?2)";
+
+    OLDEST = "
+        SELECT id, enqueued_at
+          FROM outbox
+         WHERE status = 'pending'
+           AND priority = ?1
+         ORDER BY id
+         LIMIT ?2";
+
+    INFLIGHT = "
+        SELECT id
+          FROM outbox
+         WHERE status = 'inflight'
+           AND id > ''
+         ORDER BY id
+         LIMIT ?1";
+
+    UNKNOWN = "
+        SELECT id, client_message_id, request_fingerprint, enqueued_at
+          FROM outbox
+         WHERE status = 'dead'
+           AND outcome = 'unknown'
+           AND too_old = 0
+           AND id > ?1
+         ORDER BY id
+         LIMIT ?2";
+
+    /// The broker said that it had not and never will: not of rows from before its store was
+    /// restored (mesh.md §10).
+    REFUSED = "
+        UPDATE outbox
+           SET outcome = 'refused'
+         WHERE id = ?1
+           AND status = 'dead'
+           AND outcome = 'unknown'";
+
+    TOO_OLD = "
+        UPDATE outbox
+           SET too_old = 1
+         WHERE id = ?1
+           AND status = 'dead'
+           AND outcome = 'unknown'";
+
+    OFFERED = "
+        SELECT id, client_message_id, request_fingerprint, payload, meta, reply_to_id,
+               destination_kind, destination_ref, priority, enqueued_at, attempts
+          FROM outbox
+         WHERE status = 'done'
+           AND payload IS NOT NULL
+           AND id > ?1
+           AND id < ?2
+         ORDER BY id
+         LIMIT ?3";
+
+    /// What a restored broker calls a message that it was offered again.
+    OFFER_TAKEN = "
+        UPDATE outbox
+           SET broker_message_id = ?2, history_id = ?3
+         WHERE id = ?1
+           AND status = 'done'";
+}
+
+/// A row as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    /// Its key.
+    pub id: OutboxId,
+    /// The id under which it happens once.
+    pub client_message_id: ClientMessageId,
+    /// Frozen at accept.
+    pub request_fingerprint: Fingerprint,
+    /// The body.
+    pub body: Vec<u8>,
+    /// Canonical JSON, or empty.
+    pub meta: String,
+    /// The message it replies to.
+    pub reply_to_id: Option<String>,
+    /// Where it goes.
+    pub destination: Destination,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// When it was accepted.
+    pub enqueued_at: UnixMs,
+    /// Attempts before this one.
+    pub attempts: u32,
+}
+
+/// A row whose fate the broker is asked about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unknown {
+    /// Its key.
+    pub id: OutboxId,
+    /// The id it was sent under.
+    pub client_message_id: ClientMessageId,
+    /// What it was.
+    pub request_fingerprint: Fingerprint,
+    /// When it was accepted.
+    pub enqueued_at: UnixMs,
+}
+
+/// Up to `limit` rows that are due, by priority and then in the order of accept, without those that
+/// are taken already: their marks may not be on disk yet.
+pub fn due(
+    connection: &Connection,
+    taken: &HashSet<OutboxId>,
+    now: UnixMs,
+    limit: usize,
+) -> Result<Vec<Due>, StoreError> {
+    let mut found = Vec::new();
+    for priority in Priority::ALL {
+        if found.len() >= limit {
+            break;
+        }
+        let read = i64::try_from(limit + taken.len()).unwrap_or(i64::MAX);
+        let mut statement = connection.prepare_cached(DUE)?;
+        let mut rows = statement.query(params![priority.rank(), now.0, read])?;
+        while let Some(row) = rows.next()? {
+            if found.len() >= limit {
+                break;
+            }
+            let key = row.get_ref(0)?.as_str().unwrap_or_default();
+            if !taken.contains(&outbox_id(key)?) {
+                found.push(read_due(row)?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// When the next row that waits on its own is due, of the first `look` rows of each priority.
+pub fn next_due(connection: &Connection, look: i64) -> Result<Option<UnixMs>, StoreError> {
+    let mut next: Option<i64> = None;
+    for priority in Priority::ALL {
+        let mut statement = connection.prepare_cached(NEXT_DUE)?;
+        let at: Option<i64> =
+            statement.query_row(params![priority.rank(), look], |row| row.get(0))?;
+        next = next.into_iter().chain(at).min();
+    }
+    Ok(next.map(UnixMs))
+}
+
+/// Pending rows that were accepted before `before`, oldest first.
+pub fn expired(
+    connection: &Connection,
+    before: UnixMs,
+    limit: i64,
+) -> Result<Vec<OutboxId>, StoreError> {
+    let mut found = Vec::new();
+    for priority in Priority::ALL {
+        let mut statement = connection.prepare_cached(OLDEST)?;
+        let mut rows = statement.query(params![priority.rank(), limit])?;
+        while let Some(row) = rows.next()? {
+            if row.get::<_, i64>(1)? >= before.0 {
+                break;
+            }
+            found.push(outbox_id(row.get_ref(0)?.as_str().unwrap_or_default())?);
+        }
+    }
+    Ok(found)
+}
+
+/// Rows that are marked as on the wire.
+pub fn inflight(connection: &Connection, limit: i64) -> Result<Vec<OutboxId>, StoreError> {
+    let mut statement = connection.prepare_cached(INFLIGHT)?;
+    let keys = statement.query_map([limit], |row| row.get::<_, String>(0))?;
+    keys.map(|key| outbox_id(&key?)).collect()
+}
+
+/// Dead rows whose outcome is not known, after this id.
+pub fn unknown(
+    connection: &Connection,
+    after: Option<OutboxId>,
+    limit: i64,
+) -> Result<Vec<Unknown>, StoreError> {
+    let after = after.map(|id| id.to_string()).unwrap_or_default();
+    let mut statement = connection.prepare_cached(UNKNOWN)?;
+    let mut rows = statement.query(params![after, limit])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let key: String = row.get(0)?;
+        found.push(Unknown {
+            id: outbox_id(&key)?,
+            client_message_id: client_message_id(&key, &row.get::<_, String>(1)?)?,
+            request_fingerprint: Fingerprint(row.get(2)?),
+            enqueued_at: UnixMs(row.get(3)?),
+        });
+    }
+    Ok(found)
+}
+
+/// An unknown outcome turned out to be a refusal.
+pub fn resolve_refused_in_tx(tx: &Connection, id: OutboxId) -> Result<(), StoreError> {
+    tx.prepare_cached(REFUSED)?.execute([id.to_string()])?;
+    Ok(())
+}
+
+/// An unknown outcome can not be found out any more.
+pub fn resolve_too_old_in_tx(tx: &Connection, id: OutboxId) -> Result<(), StoreError> {
+    tx.prepare_cached(TOO_OLD)?.execute([id.to_string()])?;
+    Ok(())
+}
+
+/// Done rows between two ids whose payloads are still there.
+pub fn offered(
+    connection: &Connection,
+    after: &str,
+    before: &str,
+    limit: i64,
+) -> Result<Vec<Due>, StoreError> {
+    let mut statement = connection.prepare_cached(OFFERED)?;
+    let mut rows = statement.query(params![after, before, limit])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(read_due(row)?);
+    }
+    Ok(found)
+}
+
+/// A restored broker has taken a done row again, perhaps under another name.
+pub fn offer_taken_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    delivery: &super::outbox::Delivery,
+) -> Result<(), StoreError> {
+    let broker_message_id = delivery.broker_message_id.to_string();
+    let by = params![id.to_string(), broker_message_id, delivery.history_id];
+    tx.prepare_cached(OFFER_TAKEN)?.execute(by)?;
+    Ok(())
+}
+
+fn client_message_id(key: &str, text: &str) -> Result<ClientMessageId, StoreError> {
+    ClientMessageId::parse(text).map_err(|refusal| corrupt(key, refusal.detail))
+}
+
+fn read_due(row: &Row<'_>) -> Result<Due, StoreError> {
+    let key: String = row.get(0)?;
+    let (kind, name): (String, String) = (row.get(6)?, row.get(7)?);
+    let priority = Priority::from_rank(row.get(8)?);
+    let body: Option<Vec<u8>> = row.get(3)?;
+    Ok(Due {
+        id: outbox_id(&key)?,
+        client_message_id: client_message_id(&key, &row.get::<_, String>(1)?)?,
+        request_fingerprint: Fingerprint(row.get(2)?),
+        body: body.ok_or_else(|| corrupt(&key, "an open row has no payload"))?,
+        meta: row.get(4)?,
+        reply_to_id: row.get(5)?,
+        destination: destination(&key, &kind, &name)?,
+        priority: priority.ok_or_else(|| corrupt(&key, "the priority is unknown"))?,
+        enqueued_at: UnixMs(row.get(9)?),
+        attempts: u32::try_from(row.get::<_, i64>(10)?).unwrap_or(u32::MAX),
+    })
+}

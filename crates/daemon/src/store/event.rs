@@ -1,0 +1,118 @@
+//! The table `event`: what happened, in order, for streams that come and go. A message's event is
+//! written with the message and names it.
+
+use rusqlite::{Connection, params};
+use semel_core::clock::UnixMs;
+use semel_core::status;
+use semel_store::{StoreError, statements};
+
+use super::inbox::{self, Message};
+
+statements! {
+    ADD = "
+        INSERT INTO event (at, kind, inbox_id, data)
+        VALUES (?1, ?2, ?3, ?4)";
+
+    AFTER = "
+        SELECT event.id, event.at, event.kind, event.data,
+               inbox.id, inbox.sender_member_id, inbox.client_message_id,
+               inbox.broker_message_id, inbox.seq, inbox.destination_kind, inbox.topic,
+               inbox.sender_pubkey, inbox.sender_name, inbox.priority, inbox.reply_to_id,
+               inbox.meta, inbox.body, inbox.accepted_at, inbox.received_at
+          FROM event
+          LEFT JOIN inbox ON inbox.id = event.inbox_id
+         WHERE event.id > ?1
+         ORDER BY event.id
+         LIMIT ?2";
+
+    NEWEST = "
+        SELECT COALESCE(max(id), 0)
+          FROM event";
+
+    SWEEP = "
+        DELETE FROM event
+         WHERE id IN (SELECT id
+                        FROM event
+                       WHERE at < ?1
+                       ORDER BY at
+                       LIMIT ?2)";
+}
+
+status! {
+    /// What happened.
+    pub enum EventKind {
+        /// A message arrived.
+        Message = "message",
+        /// A member came online.
+        PeerJoin = "peer_join",
+        /// A member went offline.
+        PeerLeave = "peer_leave",
+        /// The broker is away.
+        DaemonDisconnect = "daemon_disconnect",
+        /// The broker is there again.
+        DaemonReconnect = "daemon_reconnect",
+        /// A send was given up.
+        OutboxDead = "outbox_dead",
+        /// The outbox is nearly full.
+        OutboxPressureHigh = "outbox_pressure_high",
+        /// The broker does not offer what is needed.
+        FeatureNegotiationFailed = "feature_negotiation_failed",
+    }
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Its number; streams resume by it.
+    pub id: i64,
+    /// When.
+    pub at: UnixMs,
+    /// What.
+    pub kind: EventKind,
+    /// JSON, or empty.
+    pub data: String,
+    /// The message, if it is about one that is still there.
+    pub message: Option<Message>,
+}
+
+/// Notes what happened.
+pub fn add_in_tx(
+    tx: &Connection,
+    kind: EventKind,
+    inbox_id: Option<i64>,
+    data: &str,
+    now: UnixMs,
+) -> Result<(), StoreError> {
+    tx.prepare_cached(ADD)?.execute(params![now.0, kind.as_str(), inbox_id, data])?;
+    Ok(())
+}
+
+/// A page of what happened after this.
+pub fn after(connection: &Connection, id: i64, limit: i64) -> Result<Vec<Event>, StoreError> {
+    let mut statement = connection.prepare_cached(AFTER)?;
+    let mut rows = statement.query(params![id, limit])?;
+    let mut events = Vec::new();
+    while let Some(row) = rows.next()? {
+        let id: i64 = row.get(0)?;
+        let kind: String = row.get(2)?;
+        let kind = EventKind::parse(&kind).ok_or_else(|| StoreError::Corrupt {
+            table: "event",
+            id: id.to_string(),
+            what: format!("the kind {kind:?} is unknown"),
+        })?;
+        let about: Option<i64> = row.get(4)?;
+        let message = about.map(|_| inbox::message(row, 4)).transpose()?;
+        events.push(Event { id, at: UnixMs(row.get(1)?), kind, data: row.get(3)?, message });
+    }
+    Ok(events)
+}
+
+/// The newest event's number, or 0.
+pub fn newest(connection: &Connection) -> Result<i64, StoreError> {
+    Ok(connection.prepare_cached(NEWEST)?.query_row([], |row| row.get(0))?)
+}
+
+/// Deletes up to `limit` events from before this, and says how many.
+pub fn sweep_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<usize, StoreError> {
+    Ok(tx.prepare_cached(SWEEP)?.execute(params![before.0, limit])?)
+}

@@ -1,0 +1,351 @@
+//! The tables `inbox` and `inbox_key`: what arrived, each message once (daemon.md, "Inbox").
+
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use semel_core::clock::UnixMs;
+use semel_core::envelope::{DestinationKind, Priority};
+use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, UuidId};
+use semel_store::{StoreError, statements};
+use uuid::Uuid;
+
+use super::event::{self, EventKind};
+
+statements! {
+    /// Decides whether a message is new.
+    KEY = "
+        INSERT INTO inbox_key (sender_member_id, client_message_id, received_at)
+        VALUES (?1, ?2, ?3)
+            ON CONFLICT DO NOTHING";
+
+    INSERT = "
+        INSERT INTO inbox (sender_member_id, client_message_id, broker_message_id, seq,
+                           destination_kind, topic, sender_pubkey, sender_name, priority,
+                           reply_to_id, meta, body, accepted_at, received_at)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+
+    SET_ASIDE = "
+        INSERT INTO set_aside (at, reason, frame)
+        VALUES (?1, ?2, ?3)";
+
+    LIST = "
+        SELECT id, sender_member_id, client_message_id, broker_message_id, seq,
+               destination_kind, topic, sender_pubkey, sender_name, priority, reply_to_id,
+               meta, body, accepted_at, received_at
+          FROM inbox
+         WHERE id > ?1
+           AND received_at >= ?3
+         ORDER BY id
+         LIMIT ?2";
+
+    LIST_TOPIC = "
+        SELECT id, sender_member_id, client_message_id, broker_message_id, seq,
+               destination_kind, topic, sender_pubkey, sender_name, priority, reply_to_id,
+               meta, body, accepted_at, received_at
+          FROM inbox
+         WHERE id > ?1
+           AND received_at >= ?3
+           AND topic = ?4
+         ORDER BY id
+         LIMIT ?2";
+
+    LIST_SENDER = "
+        SELECT id, sender_member_id, client_message_id, broker_message_id, seq,
+               destination_kind, topic, sender_pubkey, sender_name, priority, reply_to_id,
+               meta, body, accepted_at, received_at
+          FROM inbox
+         WHERE id > ?1
+           AND received_at >= ?3
+           AND sender_pubkey = ?4
+         ORDER BY id
+         LIMIT ?2";
+
+    LIST_BOTH = "
+        SELECT id, sender_member_id, client_message_id, broker_message_id, seq,
+               destination_kind, topic, sender_pubkey, sender_name, priority, reply_to_id,
+               meta, body, accepted_at, received_at
+          FROM inbox
+         WHERE id > ?1
+           AND received_at >= ?3
+           AND sender_pubkey = ?4
+           AND topic = ?5
+         ORDER BY id
+         LIMIT ?2";
+
+    /// The best first is not asked for: the newest are, and pages must not shift.
+    SEARCH = "
+        SELECT inbox.id, inbox.sender_member_id, inbox.client_message_id,
+               inbox.broker_message_id, inbox.seq, inbox.destination_kind, inbox.topic,
+               inbox.sender_pubkey, inbox.sender_name, inbox.priority, inbox.reply_to_id,
+               inbox.meta, inbox.body, inbox.accepted_at, inbox.received_at
+          FROM inbox_fts
+          JOIN inbox ON inbox.id = inbox_fts.rowid
+         WHERE inbox_fts MATCH ?1
+           AND inbox_fts.rowid > ?2
+         ORDER BY inbox_fts.rowid
+         LIMIT ?3";
+
+    READER_SET = "
+        INSERT INTO reader (name, inbox_id, at)
+        VALUES (?1, ?2, ?3)
+            ON CONFLICT (name)
+            DO UPDATE SET inbox_id = excluded.inbox_id, at = excluded.at
+                    WHERE excluded.inbox_id > inbox_id";
+
+    READER_GET = "
+        SELECT inbox_id
+          FROM reader
+         WHERE name = ?1";
+
+    NEWEST = "
+        SELECT COALESCE(max(id), 0)
+          FROM inbox";
+
+    SWEEP = "
+        DELETE FROM inbox
+         WHERE id IN (SELECT id
+                        FROM inbox
+                       WHERE received_at < ?1
+                       ORDER BY received_at
+                       LIMIT ?2)";
+
+    SWEEP_KEYS = "
+        DELETE FROM inbox_key
+         WHERE (sender_member_id, client_message_id) IN (
+               SELECT sender_member_id, client_message_id
+                 FROM inbox_key
+                WHERE received_at < ?1
+                ORDER BY received_at
+                LIMIT ?2)";
+}
+
+/// A message as it came from the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrived {
+    /// Who sent it.
+    pub sender_member_id: MemberId,
+    /// The sender's id for it.
+    pub client_message_id: ClientMessageId,
+    /// The broker's.
+    pub broker_message_id: BrokerMessageId,
+    /// Its number in the mesh's history.
+    pub seq: i64,
+    /// Topic or dm.
+    pub destination_kind: DestinationKind,
+    /// The topic, if it was sent to one.
+    pub topic: Option<String>,
+    /// The sender's key.
+    pub sender_pubkey: String,
+    /// What the sender is called.
+    pub sender_name: String,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// The message it replies to.
+    pub reply_to_id: Option<String>,
+    /// Canonical JSON, or empty.
+    pub meta: String,
+    /// The body.
+    pub body: Vec<u8>,
+    /// When the broker accepted it.
+    pub accepted_at: UnixMs,
+}
+
+/// A message in the inbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its number here.
+    pub id: i64,
+    /// What arrived.
+    pub arrived: Arrived,
+    /// When.
+    pub received_at: UnixMs,
+}
+
+/// Which messages a reader wants.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// After this number.
+    pub after: i64,
+    /// Received at or after this time.
+    pub since: Option<UnixMs>,
+    /// Of this topic.
+    pub topic: Option<String>,
+    /// Of the sender with this key.
+    pub from: Option<String>,
+}
+
+/// How a message came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// It is news: somebody may wait for it.
+    Live,
+    /// The inbox is rebuilt: it was announced long ago.
+    Rebuilt,
+}
+
+/// Stores what has not been stored yet, and says how many that were. Only they are announced.
+pub fn receive_in_tx(
+    tx: &Connection,
+    arrived: &[Arrived],
+    now: UnixMs,
+    way: Way,
+) -> Result<usize, StoreError> {
+    let mut new = 0;
+    for message in arrived {
+        let sender = message.sender_member_id.as_uuid().into_bytes();
+        let id = message.client_message_id.as_str();
+        if tx.prepare_cached(KEY)?.execute(params![sender, id, now.0])? == 0 {
+            continue;
+        }
+        new += 1;
+        tx.prepare_cached(INSERT)?.execute(params![
+            sender,
+            id,
+            message.broker_message_id.to_string(),
+            message.seq,
+            message.destination_kind.as_str(),
+            message.topic,
+            message.sender_pubkey,
+            message.sender_name,
+            message.priority.rank(),
+            message.reply_to_id,
+            message.meta,
+            message.body,
+            message.accepted_at.0,
+            now.0,
+        ])?;
+        if way == Way::Live {
+            event::add_in_tx(tx, EventKind::Message, Some(tx.last_insert_rowid()), "", now)?;
+        }
+    }
+    Ok(new)
+}
+
+/// Keeps what could not be understood.
+pub fn set_aside_in_tx(
+    tx: &Connection,
+    reason: &str,
+    frame: &[u8],
+    now: UnixMs,
+) -> Result<(), StoreError> {
+    tx.prepare_cached(SET_ASIDE)?.execute(params![now.0, reason, frame])?;
+    Ok(())
+}
+
+/// A page of messages, in the order of arrival.
+pub fn list(
+    connection: &Connection,
+    filter: &Filter,
+    limit: i64,
+) -> Result<Vec<Message>, StoreError> {
+    let since = filter.since.map_or(0, |since| since.0);
+    let mut by: Vec<&dyn ToSql> = vec![&filter.after, &limit, &since];
+    let sql = match (&filter.from, &filter.topic) {
+        (None, None) => LIST,
+        (None, Some(topic)) => {
+            by.push(topic);
+            LIST_TOPIC
+        }
+        (Some(from), None) => {
+            by.push(from);
+            LIST_SENDER
+        }
+        (Some(from), Some(topic)) => {
+            by.extend([from as &dyn ToSql, topic]);
+            LIST_BOTH
+        }
+    };
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(by.as_slice())?;
+    let mut messages = Vec::new();
+    while let Some(row) = rows.next()? {
+        messages.push(message(row, 0)?);
+    }
+    Ok(messages)
+}
+
+/// Messages that say all of these words.
+pub fn search(
+    connection: &Connection,
+    words: &str,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<Message>, StoreError> {
+    // Each word quoted: whatever it contains is looked for, and nothing is an operator.
+    let quoted = words.split_whitespace().map(|word| format!("\"{}\"", word.replace('"', "\"\"")));
+    let query = quoted.collect::<Vec<_>>().join(" ");
+    if query.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut statement = connection.prepare_cached(SEARCH)?;
+    let mut rows = statement.query(params![query, after, limit])?;
+    let mut messages = Vec::new();
+    while let Some(row) = rows.next()? {
+        messages.push(message(row, 0)?);
+    }
+    Ok(messages)
+}
+
+/// A reader has read up to here. It never goes back.
+pub fn reader_set_in_tx(
+    tx: &Connection,
+    name: &str,
+    inbox_id: i64,
+    now: UnixMs,
+) -> Result<(), StoreError> {
+    tx.prepare_cached(READER_SET)?.execute(params![name, inbox_id, now.0])?;
+    Ok(())
+}
+
+/// How far a reader has read.
+pub fn reader(connection: &Connection, name: &str) -> Result<Option<i64>, StoreError> {
+    let mut statement = connection.prepare_cached(READER_GET)?;
+    Ok(statement.query_row([name], |row| row.get(0)).optional()?)
+}
+
+/// The newest message's number, or 0.
+pub fn newest(connection: &Connection) -> Result<i64, StoreError> {
+    Ok(connection.prepare_cached(NEWEST)?.query_row([], |row| row.get(0))?)
+}
+
+/// Deletes up to `limit` messages received before this, and says how many. Their keys stay.
+pub fn sweep_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<usize, StoreError> {
+    Ok(tx.prepare_cached(SWEEP)?.execute(params![before.0, limit])?)
+}
+
+/// Forgets up to `limit` keys of messages received before this: the broker has forgotten them too.
+pub fn sweep_keys_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<usize, StoreError> {
+    Ok(tx.prepare_cached(SWEEP_KEYS)?.execute(params![before.0, limit])?)
+}
+
+/// A message whose columns begin at this one.
+pub(super) fn message(row: &Row<'_>, first: usize) -> Result<Message, StoreError> {
+    let id: i64 = row.get(first)?;
+    let corrupt = |what: &str| StoreError::Corrupt {
+        table: "inbox",
+        id: id.to_string(),
+        what: what.to_owned(),
+    };
+    let sender: [u8; 16] = row.get(first + 1)?;
+    let client_message_id: String = row.get(first + 2)?;
+    let broker_message_id: String = row.get(first + 3)?;
+    let kind: String = row.get(first + 5)?;
+    let arrived = Arrived {
+        sender_member_id: UuidId::new(Uuid::from_bytes(sender)),
+        client_message_id: ClientMessageId::parse(&client_message_id)
+            .map_err(|refusal| corrupt(&refusal.detail))?,
+        broker_message_id: BrokerMessageId::parse(&broker_message_id)
+            .ok_or_else(|| corrupt("the broker's id is not a UUID"))?,
+        seq: row.get(first + 4)?,
+        destination_kind: DestinationKind::parse(&kind)
+            .ok_or_else(|| corrupt("the destination's kind is unknown"))?,
+        topic: row.get(first + 6)?,
+        sender_pubkey: row.get(first + 7)?,
+        sender_name: row.get(first + 8)?,
+        priority: Priority::from_rank(row.get(first + 9)?)
+            .ok_or_else(|| corrupt("the priority is unknown"))?,
+        reply_to_id: row.get(first + 10)?,
+        meta: row.get(first + 11)?,
+        body: row.get(first + 12)?,
+        accepted_at: UnixMs(row.get(first + 13)?),
+    };
+    Ok(Message { id, arrived, received_at: UnixMs(row.get(first + 14)?) })
+}

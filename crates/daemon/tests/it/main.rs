@@ -1,0 +1,15 @@
+//! The daemon's engine beside a real broker, and beside one that does as the test says: real files,
+//! real sockets.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking"
+)]
+
+mod delivery;
+mod rules;
+mod scripted;
+mod support;

@@ -1,0 +1,338 @@
+//! The daemon's rules of mesh.md §10, each with a broker that would catch its breach.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use semel_core::outbox::{OutboxStatus, Outcome};
+use semel_daemon::engine::{Requeue, Requeued};
+use semel_daemon::link::{Fatal, LinkState};
+use semel_wire::close::CloseKind;
+use semel_wire::frame::{CloseReason, FromBroker, FromDaemon};
+
+use crate::scripted::{Scripted, message_id};
+use crate::support::{Host, dm, row, send, state};
+
+fn requeue(row: &semel_daemon::store::upkeep::OutboxRow) -> Requeue {
+    Requeue { id: row.id, client_message_id: None, body: None, even_if_delivered: false }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_sent_before_hello_ack() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    send(&engine, dm("early", 1, "hello")).await;
+    let mut line = broker.hello().await;
+    send(&engine, dm("too", 1, "hello")).await;
+    let reason = CloseReason::new(CloseKind::Draining, "not now");
+    line.say(&FromBroker::CloseReason(reason)).await;
+    let said = line.next().await;
+    assert!(said.is_none(), "{said:?}");
+    let mut line = broker.connection("one").await;
+    assert_eq!(line.sent().await.client_message_id.as_str(), "early");
+    assert_eq!(line.sent().await.client_message_id.as_str(), "too");
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_counts_on_its_own_connection_only_and_once() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("one", 1, "hello")).await;
+    let sent = line.sent().await;
+    // An answer to nothing changes nothing.
+    let nothing = semel_core::id::ClientMessageId::parse("nothing").unwrap();
+    line.answer(&nothing, 409, Some("idempotency_key_reused")).await;
+    drop(line);
+    let mut line = broker.connection("one").await;
+    assert_eq!(line.sent().await, sent, "the very same goes out again");
+    line.answer(&sent.client_message_id, 201, None).await;
+    line.answer(&sent.client_message_id, 409, Some("idempotency_key_reused")).await;
+    row(&engine, "one", |row| row.status == OutboxStatus::Done).await;
+    send(&engine, dm("two", 1, "hello")).await;
+    assert_eq!(line.sent().await.client_message_id.as_str(), "two");
+    row(&engine, "one", |row| row.status == OutboxStatus::Done).await;
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_without_an_answer_closes_the_connection() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let quick = |link: &mut semel_daemon::link::LinkOptions| {
+        link.answer_timeout = Duration::from_millis(50);
+    };
+    let engine = host.start_as(1, quick).await;
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("one", 1, "hello")).await;
+    line.sent().await;
+    // Nothing else comes but goodbye: never the same id twice.
+    let mut rest = Vec::new();
+    while let Some(frame) = line.next().await {
+        rest.push(frame);
+    }
+    assert!(!rest.iter().any(|frame| matches!(frame, FromDaemon::Send(_))), "{rest:?}");
+    let mut line = broker.connection("one").await;
+    assert_eq!(line.sent().await.client_message_id.as_str(), "one");
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn may_have_been_sent_is_sticky() {
+    for (status, code) in [(429, "rate_limited"), (503, "store_unavailable")] {
+        let broker = Scripted::new().await;
+        let host = Host::new(0, broker.url());
+        let engine = host.start().await;
+        let mut line = broker.connection("one").await;
+        send(&engine, dm("one", 1, "hello")).await;
+        let sent = line.sent().await;
+        line.answer(&sent.client_message_id, status, Some(code)).await;
+        // It comes again by itself; then the broker goes away for good.
+        assert_eq!(line.sent().await.client_message_id.as_str(), "one");
+        drop((line, broker));
+        state(&engine, LinkState::Waiting).await;
+        let waiting =
+            row(&engine, "one", |row| row.status == OutboxStatus::Pending && row.maybe_sent).await;
+        assert_eq!(engine.requeue(requeue(&waiting)).await.unwrap(), Requeued::Unknown);
+        let dead = row(&engine, "one", |row| row.status == OutboxStatus::Dead).await;
+        assert_eq!(dead.outcome, Some(Outcome::Unknown), "{status}");
+        engine.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_never_left_is_requeued_at_once_and_a_broker_that_is_away_is_not_asked() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    drop(broker);
+    let engine = host.start().await;
+    send(&engine, dm("one", 1, "hello")).await;
+    let waiting = row(&engine, "one", |_| true).await;
+    let requeued = engine.requeue(requeue(&waiting)).await.unwrap();
+    let Requeued::Done { id } = requeued else { panic!("{requeued:?}") };
+    let old = row(&engine, "one", |row| row.status == OutboxStatus::Aborted).await;
+    assert_eq!((old.superseded_by, old.outcome), (Some(id), None));
+    let new = row(&engine, &id.to_string(), |row| row.status == OutboxStatus::Pending).await;
+    assert_ne!(new.client_message_id, old.client_message_id);
+    assert_eq!(new.request_fingerprint, old.request_fingerprint);
+    // What was retired is not retired again.
+    let again = engine.requeue(requeue(&old)).await.unwrap();
+    assert_eq!(again, Requeued::Illegal(OutboxStatus::Aborted));
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requeue_of_what_may_have_been_sent_resolves_first() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    for (id, held) in [("held", true), ("absent", false)] {
+        let mut line = broker.connection("one").await;
+        send(&engine, dm(id, 1, "hello")).await;
+        assert_eq!(line.sent().await.client_message_id.as_str(), id);
+        let flying = row(&engine, id, |row| row.status == OutboxStatus::Inflight).await;
+        let illegal = engine.requeue(requeue(&flying)).await.unwrap();
+        assert_eq!(illegal, Requeued::Illegal(OutboxStatus::Inflight), "it is on the wire");
+        // The broker is too busy for a long time: the row waits.
+        let mut result = semel_wire::frame::SendResult::new(flying.client_message_id.clone(), 429);
+        (result.code, result.retry_after_ms) = (Some("rate_limited".to_owned()), Some(60_000));
+        line.say(&FromBroker::SendResult(result)).await;
+        let waiting = row(&engine, id, |row| row.status == OutboxStatus::Pending).await;
+        let known = BTreeMap::from([("held", message_id())]);
+        let asking = tokio::spawn(async move {
+            loop {
+                match line.next().await {
+                    Some(FromDaemon::Send(frame)) => return Some((line, frame)),
+                    Some(frame) => line.oblige(frame, &known).await,
+                    None => return None,
+                }
+            }
+        });
+        let requeued = engine.requeue(requeue(&waiting)).await.unwrap();
+        if held {
+            assert_eq!(requeued, Requeued::Delivered);
+            row(&engine, id, |row| row.status == OutboxStatus::Done).await;
+        } else {
+            assert!(matches!(requeued, Requeued::Done { .. }), "{requeued:?}");
+            let old = row(&engine, id, |row| row.status == OutboxStatus::Aborted).await;
+            assert_eq!(old.outcome, Some(Outcome::Refused), "it was dead before it was aborted");
+        }
+        asking.abort();
+    }
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_sent_under_another_epoch_of_the_store_is_never_refused() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("before", 1, "hello")).await;
+    line.sent().await;
+    drop(line);
+    // The store was restored meanwhile.
+    let mut line = broker.connection("two").await;
+    let sent = line.sent().await;
+    assert_eq!(sent.client_message_id.as_str(), "before");
+    line.answer(&sent.client_message_id, 404, Some("recipient_not_found")).await;
+    let dead = row(&engine, "before", |row| row.status == OutboxStatus::Dead).await;
+    assert_eq!(dead.outcome, Some(Outcome::Unknown));
+    send(&engine, dm("after", 1, "hello")).await;
+    let sent = line.sent().await;
+    line.answer(&sent.client_message_id, 404, Some("recipient_not_found")).await;
+    let dead = row(&engine, "after", |row| row.status == OutboxStatus::Dead).await;
+    assert_eq!(dead.outcome, Some(Outcome::Refused), "it was sent under this one only");
+    // Absence on the next connection says nothing about the first store either.
+    drop(line);
+    let mut line = broker.connection("two").await;
+    send(&engine, dm("more", 1, "hello")).await;
+    line.sent().await;
+    let unknown = row(&engine, "before", |_| true).await;
+    assert_eq!(unknown.outcome, Some(Outcome::Unknown));
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn done_rows_are_offered_again_to_a_restored_broker_and_stay_done() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut line = broker.connection("one").await;
+    for id in ["one", "two"] {
+        send(&engine, dm(id, 1, id)).await;
+        let sent = line.sent().await;
+        line.answer(&sent.client_message_id, 201, None).await;
+        row(&engine, id, |row| row.status == OutboxStatus::Done).await;
+    }
+    drop(line);
+    let mut line = broker.connection("two").await;
+    for id in ["one", "two"] {
+        let offered = line.sent().await;
+        assert_eq!(offered.client_message_id.as_str(), id);
+        let done = row(&engine, id, |_| true).await;
+        assert_eq!(done.status, OutboxStatus::Done);
+        line.answer(&offered.client_message_id, 200, None).await;
+    }
+    // Once is enough, also after a restart.
+    send(&engine, dm("three", 1, "three")).await;
+    let sent = line.sent().await;
+    assert_eq!(sent.client_message_id.as_str(), "three");
+    line.answer(&sent.client_message_id, 201, None).await;
+    row(&engine, "three", |row| row.status == OutboxStatus::Done).await;
+    engine.stop().await;
+    let engine = host.start().await;
+    let mut line = broker.connection("two").await;
+    send(&engine, dm("four", 1, "four")).await;
+    assert_eq!(line.sent().await.client_message_id.as_str(), "four");
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outbox_of_another_instance_is_adopted_by_retiring_it() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start_as(1, |_| {}).await;
+    send(&engine, dm("held", 1, "hello")).await;
+    send(&engine, dm("absent", 1, "hello")).await;
+    engine.stop().await;
+    let engine = host.start_as(2, |_| {}).await;
+    let dead = row(&engine, "held", |row| row.status == OutboxStatus::Dead).await;
+    assert_eq!(dead.outcome, Some(Outcome::Unknown));
+    let mut line = broker.hello().await;
+    let owner = uuid::Uuid::from_u128(1);
+    let retired: Vec<_> = line.hello.retire.iter().map(|id| id.as_uuid()).collect();
+    assert_eq!(retired, [owner]);
+    line.welcome("one").await;
+    let known = BTreeMap::from([("held", message_id())]);
+    send(&engine, dm("mine", 1, "hello")).await;
+    let sent = line.sent_or_resolved(&known).await;
+    assert_eq!(sent.client_message_id.as_str(), "mine", "adopted rows are never sent");
+    row(&engine, "held", |row| row.status == OutboxStatus::Done).await;
+    row(&engine, "absent", |row| row.outcome == Some(Outcome::Refused)).await;
+    // Retired once, it is not mentioned again.
+    drop(line);
+    assert_eq!(broker.hello().await.hello.retire, []);
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clone_ends_the_daemon_and_nothing_is_known_of_its_rows() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("one", 1, "hello")).await;
+    line.sent().await;
+    // By its own nonce: a half-dead connection of ours was replaced, nothing more.
+    let mut reason = CloseReason::new(CloseKind::Replaced, "newer");
+    reason.nonce = Some(line.hello.nonce);
+    line.say(&FromBroker::CloseReason(reason.clone())).await;
+    let mut line = broker.connection("one").await;
+    line.sent().await;
+    reason.nonce = Some(semel_core::hex::Hex([9; 16]));
+    line.say(&FromBroker::CloseReason(reason)).await;
+    state(&engine, LinkState::Ended).await;
+    assert_eq!(engine.ended().await, Fatal::Replaced);
+    row(&engine, "one", |row| row.outcome == Some(Outcome::Unknown)).await;
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_word_of_a_broker_is_obeyed() {
+    let words = [
+        (CloseKind::AlreadyConnected, Fatal::AlreadyConnected),
+        (CloseKind::Revoked, Fatal::Revoked),
+    ];
+    for (kind, fatal) in words {
+        let broker = Scripted::new().await;
+        let host = Host::new(0, broker.url());
+        let engine = host.start().await;
+        let mut line = broker.hello().await;
+        line.say(&FromBroker::CloseReason(CloseReason::new(kind, "no"))).await;
+        state(&engine, LinkState::Ended).await;
+        assert_eq!(engine.ended().await, fatal);
+        engine.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_waits_dies_of_age() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let often = |link: &mut semel_daemon::link::LinkOptions| {
+        link.expire_interval = Duration::from_millis(5);
+    };
+    let engine = host.start_as(1, often).await;
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("flying", 1, "hello")).await;
+    let sent = line.sent().await;
+    row(&engine, "flying", |row| row.status == OutboxStatus::Inflight).await;
+    host.clock.shift(Duration::from_secs(40 * 24 * 60 * 60));
+    // Another row lives and dies in the same look at ages, while this one is on the wire.
+    send(&engine, dm("young", 1, "hello")).await;
+    assert_eq!(line.sent().await.client_message_id.as_str(), "young");
+    let flying = row(&engine, "flying", |_| true).await;
+    assert_eq!(flying.status, OutboxStatus::Inflight);
+    line.answer(&sent.client_message_id, 503, Some("store_unavailable")).await;
+    let dead = row(&engine, "flying", |row| row.status == OutboxStatus::Dead).await;
+    assert_eq!(dead.outcome, Some(Outcome::Unknown), "it may have been accepted");
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_grew_too_old_while_the_broker_was_away_is_not_sent() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    send(&engine, dm("old", 1, "hello")).await;
+    host.clock.shift(Duration::from_secs(40 * 24 * 60 * 60));
+    send(&engine, dm("young", 1, "hello")).await;
+    let mut line = broker.connection("one").await;
+    assert_eq!(line.sent().await.client_message_id.as_str(), "young");
+    let dead = row(&engine, "old", |row| row.status == OutboxStatus::Dead).await;
+    assert_eq!(dead.outcome, Some(Outcome::NeverSent));
+    engine.stop().await;
+}
