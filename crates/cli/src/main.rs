@@ -11,6 +11,7 @@ mod fingerprint;
 mod local;
 mod mesh;
 mod system;
+mod up;
 
 use clap::{Parser, Subcommand};
 
@@ -26,6 +27,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Up(up::Arguments),
     /// Show the canonical form and the fingerprint of an envelope
     Fingerprint(fingerprint::Arguments),
     /// Run a broker, or look after its store
@@ -54,6 +56,7 @@ enum Command {
 fn main() {
     let arguments = Arguments::parse();
     let done = match &arguments.command {
+        Command::Up(arguments) => running(up::run(arguments)),
         Command::Fingerprint(arguments) => fingerprint::run(arguments),
         Command::Broker(arguments) => broker::run(arguments),
         Command::Daemon(arguments) => running(daemon::run(arguments)),

@@ -70,3 +70,10 @@ pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()> + Send + 'st
         }
     })
 }
+
+/// What this machine is called.
+pub(crate) fn host_name() -> String {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "a host".to_owned() } else { name }
+}

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use semel_wire::http::MemberItem;
 use tokio::sync::watch;
 
-use crate::broker_api::{BrokerApi, peer};
+use crate::broker_api::{ApiError, BrokerApi, peer};
 use crate::limits::{DIRECTORY_INTERVAL, DIRECTORY_PAUSE};
 use crate::link::{LinkState, LinkStatus, Roster, stopped};
 use crate::outbox::Outbox;
@@ -23,7 +24,10 @@ pub(crate) async fn run(
             connected = connected => if connected.is_err() { return },
             () = stopped(&mut stop) => return,
         }
-        refresh(&outbox, &api).await;
+        tokio::select! {
+            members = api.members() => note(&outbox, members).await,
+            () = stopped(&mut stop) => return,
+        }
         // A crowd that comes at once is asked about once.
         let pause = tokio::time::sleep(DIRECTORY_PAUSE);
         tokio::select! {
@@ -46,8 +50,8 @@ async fn reconnected(status: &mut watch::Receiver<LinkStatus>) {
     }
 }
 
-async fn refresh(outbox: &Outbox, api: &BrokerApi) {
-    let members = match api.members().await {
+async fn note(outbox: &Outbox, members: Result<Vec<MemberItem>, ApiError>) {
+    let members = match members {
         Ok(members) => members,
         Err(error) => return tracing::warn!(%error, "the mesh's members are not known anew"),
     };

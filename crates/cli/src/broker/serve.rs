@@ -8,6 +8,7 @@ use std::sync::Arc;
 use semel_broker::connection::Broker;
 use semel_broker::hints::Hints;
 use semel_broker::housekeeping;
+use semel_broker::http::AdminToken;
 use semel_broker::hub::Hub;
 use semel_broker::life::StoreLife;
 use semel_broker::limiter::{Fallback, FallbackMode, Limiter};
@@ -15,16 +16,17 @@ use semel_broker::limits::Timings;
 use semel_broker::pipeline::Pipeline;
 use semel_broker::roster::Rosters;
 use semel_broker::server;
+use semel_broker::store::Store;
 use semel_core::clock::{Clock, SystemClock};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::target::{self, failed, mint, random_bytes, refused};
 use super::tls::Tls;
 use super::token;
 use crate::exit::{Exit, Failure};
 use crate::print;
+use crate::system::stopped;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -72,6 +74,28 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let listener = TcpListener::bind(arguments.listen).await.map_err(io)?;
     let address = listener.local_addr().map_err(io)?;
     let store = arguments.target.open().await?;
+    let broker = assemble(store, limiter, clock, admin_token).await?;
+    let shutdown = stopped().map_err(io)?;
+    let scheme = if tls.is_some() { "wss" } else { "ws" };
+    let url = format!("{scheme}://{address}/v1/mesh");
+    if arguments.json {
+        let broker_id = broker.broker_id.to_string();
+        let ready = json!({"event": "ready", "broker": url, "broker_id": broker_id});
+        print(&format!("{ready}\n"))?;
+    } else {
+        print(&format!("the broker is ready at {url}\n"))?;
+    }
+    let options = server::Options { tls, ..server::Options::default() };
+    server::serve_with(options, broker, listener, shutdown).await.map_err(io)
+}
+
+/// A broker over this store, with everything that works beside it.
+pub(crate) async fn assemble(
+    store: Store,
+    limiter: Limiter,
+    clock: Arc<dyn Clock>,
+    admin_token: Option<AdminToken>,
+) -> Result<Arc<Broker>, Failure> {
     let (hub, mint) = (Arc::new(Hub::default()), mint());
     let broker_id = mint.uuid();
     let hints = Hints::over(&store, broker_id, Arc::clone(&hub)).map_err(refused)?;
@@ -99,7 +123,6 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         timings: Timings::default(),
         admin_token,
     });
-    let shutdown = stopped().map_err(io)?;
     // It ends with the process: every step of it is one transaction.
     drop(tokio::spawn(housekeeping::run(
         broker.store.clone(),
@@ -107,38 +130,30 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Arc::clone(broker.pipeline.metrics()),
         std::future::pending(),
     )));
-    let scheme = if tls.is_some() { "wss" } else { "ws" };
-    let url = format!("{scheme}://{address}/v1/mesh");
-    if arguments.json {
-        let ready = json!({"event": "ready", "broker": url, "broker_id": broker_id.to_string()});
-        print(&format!("{ready}\n"))?;
-    } else {
-        print(&format!("the broker is ready at {url}\n"))?;
+    Ok(broker)
+}
+
+/// The limiter of that address, with the usual fallback.
+pub(crate) fn limiter_at(address: &str, clock: &Arc<dyn Clock>) -> Result<Limiter, Failure> {
+    let fallback = Fallback { mode: FallbackMode::Local, brokers: NonZeroU32::MIN };
+    limiter_with(address, clock, fallback)
+}
+
+fn limiter_with(
+    address: &str,
+    clock: &Arc<dyn Clock>,
+    fallback: Fallback,
+) -> Result<Limiter, Failure> {
+    if address == "memory" {
+        return Ok(Limiter::memory(Arc::clone(clock)));
     }
-    let options = server::Options { tls, ..server::Options::default() };
-    server::serve_with(options, broker, listener, shutdown).await.map_err(io)
+    Limiter::redis(address, Arc::clone(clock), fallback)
+        .map_err(|error| Failure::new(Exit::Usage, format!("error: --limiter: {error}")))
 }
 
 fn limiter(arguments: &Arguments, clock: &Arc<dyn Clock>) -> Result<Limiter, Failure> {
-    if arguments.limiter == "memory" {
-        return Ok(Limiter::memory(Arc::clone(clock)));
-    }
-    let usage = |text: String| Failure::new(Exit::Usage, text);
     let mode = FallbackMode::parse(&arguments.limiter_fallback)
-        .ok_or_else(|| usage("error: --limiter-fallback is local or closed".to_owned()))?;
+        .ok_or_else(|| Failure::new(Exit::Usage, "error: --limiter-fallback is local or closed"))?;
     let fallback = Fallback { mode, brokers: arguments.brokers };
-    Limiter::redis(&arguments.limiter, Arc::clone(clock), fallback)
-        .map_err(|error| usage(format!("error: --limiter: {error}")))
-}
-
-/// SIGTERM and SIGINT both mean: finish what is under way, then end.
-fn stopped() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
+    limiter_with(&arguments.limiter, clock, fallback)
 }

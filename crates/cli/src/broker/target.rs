@@ -19,6 +19,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// What an argument of another command says.
+    pub(crate) fn at(store: String) -> Self {
+        Self { store }
+    }
+
     /// The file, when it is SQLite.
     pub(super) fn sqlite_path(&self) -> Option<PathBuf> {
         let path = self.store.strip_prefix("sqlite:").filter(|path| !path.is_empty());
@@ -26,7 +31,7 @@ impl Target {
     }
 
     /// Opens the store, and migrates it.
-    pub(super) async fn open(&self) -> Result<Store, Failure> {
+    pub(crate) async fn open(&self) -> Result<Store, Failure> {
         let now = SystemClock::new().wall();
         // A store that is new gets a name of its own; one that is not keeps the one it has.
         let store_epoch = mint().client_message_id().to_string();
@@ -66,6 +71,6 @@ pub(super) async fn mesh(store: &Store, slug: &str) -> Result<Mesh, Failure> {
     })
 }
 
-pub(super) fn failed(error: &StoreError) -> Failure {
+pub(crate) fn failed(error: &StoreError) -> Failure {
     Failure::new(Exit::Failed, format!("error: {}", error.chain()))
 }

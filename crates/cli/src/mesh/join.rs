@@ -15,7 +15,7 @@ use crate::daemon::home::HomeArgument;
 use crate::daemon::tls::Trust;
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::print;
-use crate::system::{mint, random, secret};
+use crate::system::{host_name, mint, random, secret};
 
 /// Join a mesh by an invite
 ///
@@ -116,12 +116,6 @@ fn websocket(broker_url: &str) -> String {
         Some((_, rest)) => format!("ws://{rest}/v1/mesh"),
         None => format!("ws://{rest}/v1/mesh"),
     }
-}
-
-fn host_name() -> String {
-    let name = rustix::system::uname();
-    let name = name.nodename().to_string_lossy().into_owned();
-    if name.is_empty() { "a host".to_owned() } else { name }
 }
 
 #[cfg(test)]

@@ -1,0 +1,197 @@
+//! `semel up`: a broker, a mesh of its own and this host's daemon in one process, on embedded
+//! SQLite, with nothing to configure. The first run makes what is missing, later ones use it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use semel_broker::connection::Broker;
+use semel_broker::server;
+use semel_broker::store::{NewMember, Role};
+use semel_core::clock::{Clock, SystemClock};
+use semel_core::id::{MemberId, MeshId};
+use semel_daemon::home::{Home, LockedHome, MeshSlug};
+use semel_daemon::identity::{Identity, Membership, Sources};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::broker::serve::{assemble, limiter_at};
+use crate::broker::target::{Target, failed};
+use crate::daemon::home::HomeArgument;
+use crate::daemon::running::{RunningDaemon, Start};
+use crate::exit::{Exit, Failure, Form, chain};
+use crate::print;
+use crate::system::{host_name, loopback, mint, secret, stopped};
+
+/// The mesh of a machine that is alone.
+const MESH: &str = "local";
+
+/// Run everything on this machine, with nothing to configure
+///
+/// A broker on embedded SQLite, a mesh with this host as its owner, and its daemon, in one process.
+/// The first run makes what is missing; later ones use it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  semel up
+  semel send @me 'hello' --key first && semel inbox list
+  semel up --json --broker-listen 127.0.0.1:0 --api-listen 127.0.0.1:0")]
+pub(crate) struct Arguments {
+    /// Where other hosts' daemons connect; without it 127.0.0.1:7117, or a free port
+    #[arg(long, value_name = "ADDRESS")]
+    broker_listen: Option<SocketAddr>,
+    /// Where programs call besides the socket; without it 127.0.0.1:7118, or a free port
+    #[arg(long, value_name = "ADDRESS")]
+    api_listen: Option<SocketAddr>,
+    /// What this host is called in its mesh, when it is made; without it this machine's name
+    #[arg(long)]
+    name: Option<String>,
+    /// `postgres://…` instead of embedded SQLite
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+    /// `redis://…` instead of this process's memory
+    #[arg(long, default_value = "memory")]
+    limiter: String,
+    #[command(flatten)]
+    home: HomeArgument,
+    /// Say that it is ready as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
+    let root = arguments.home.find()?;
+    let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
+    let slug = MeshSlug::parse(MESH).map_err(|error| refused(chain(&error)))?;
+    let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
+    let home = Home::at(&root, &slug);
+    // Whoever has the folder runs here already.
+    let locked = home.clone().lock().map_err(|error| refused(chain(&error)))?;
+    let listener = listen(arguments.broker_listen, loopback(7117)).await?;
+    let address = listener.local_addr().map_err(|error| refused(error.to_string()))?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let limiter = limiter_at(&arguments.limiter, &clock)?;
+    let store = match &arguments.store {
+        Some(store) => store.clone(),
+        None => format!("sqlite:{}", broker_folder(&root)?.join("broker.db").display()),
+    };
+    let store = Target::at(store).open().await?;
+    let broker = assemble(store, limiter, Arc::clone(&clock), None).await?;
+    let url = format!("ws://{address}/v1/mesh");
+    join(&broker, &locked, &url, arguments.name.clone().unwrap_or_else(host_name), &*clock).await?;
+    let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
+    let serving = server::serve(Arc::clone(&broker), listener, async move { drop(stopping.await) });
+    let serving = tokio::spawn(serving);
+    drop(locked);
+    let api_listen = Some(free_or(arguments.api_listen, loopback(7118)));
+    let daemon = RunningDaemon::start(Start { home, api_listen, tls: None }).await?;
+    ready(&root, &url, &daemon, Form::of_flag(arguments.json))?;
+    let ended = tokio::select! {
+        () = shutdown => None,
+        failure = daemon.ended() => Some(failure),
+    };
+    // The daemon first: what it has handed over is answered.
+    daemon.stop().await;
+    let _ = stop.send(());
+    let _ = serving.await;
+    ended.map_or(Ok(()), Err)
+}
+
+/// A port that was asked for, or the usual one, or any.
+async fn listen(asked: Option<SocketAddr>, usual: SocketAddr) -> Result<TcpListener, Failure> {
+    let address = free_or(asked, usual);
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Failure::new(Exit::Unavailable, format!("error: {address}: {error}")))
+}
+
+/// The usual port, unless somebody else has it: then a free one is as good.
+fn free_or(asked: Option<SocketAddr>, usual: SocketAddr) -> SocketAddr {
+    match asked {
+        Some(asked) => asked,
+        None if std::net::TcpListener::bind(usual).is_ok() => usual,
+        None => SocketAddr::new(usual.ip(), 0),
+    }
+}
+
+fn broker_folder(root: &Path) -> Result<std::path::PathBuf, Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let folder = root.join("broker");
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|error| {
+        Failure::new(Exit::Refused, format!("error: {}: {error}", folder.display()))
+    })?;
+    Ok(folder)
+}
+
+/// The mesh with this host as its owner, and what the daemon knows of it.
+async fn join(
+    broker: &Broker,
+    home: &LockedHome,
+    url: &str,
+    name: String,
+    clock: &dyn Clock,
+) -> Result<(), Failure> {
+    let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
+    let (mint, now) = (mint(), clock.wall());
+    let known = Membership::read(home.home()).map_err(|error| refused(chain(&error)))?;
+    let sources = Sources { mint: &mint, random: &secret, now };
+    let identity = Identity::open(home, sources).map_err(|error| refused(chain(&error)))?;
+    let store = &broker.store;
+    let membership = match known {
+        Some(membership) => membership,
+        None => {
+            let (mesh_id, member_id): (MeshId, MemberId) = (mint.uuid(), mint.uuid());
+            let owner = NewMember {
+                member_id,
+                name: name.clone(),
+                role: Role::Owner,
+                key_id: identity.keys.key_id.clone(),
+                pubkey: identity.keys.pair.public().to_hex().to_string(),
+            };
+            let made = store.mesh_create(mesh_id, MESH, &owner, now).await;
+            let mesh_id = match made.map_err(|error| failed(&error))? {
+                true => mesh_id,
+                // An earlier first run was cut off after the mesh was made: the same key owns it.
+                false => store
+                    .mesh_find(MESH)
+                    .await
+                    .map_err(|error| failed(&error))?
+                    .map_or(mesh_id, |mesh| mesh.mesh_id),
+            };
+            Membership { broker: String::new(), mesh_id, member_id, name, joined_at: now }
+        }
+    };
+    // Ports may change from run to run.
+    let membership = Membership { broker: url.to_owned(), ..membership };
+    membership.write(home).map_err(|error| refused(chain(&error)))
+}
+
+fn ready(root: &Path, url: &str, daemon: &RunningDaemon, form: Form) -> Result<(), Failure> {
+    let api = daemon.api.map(|address| format!("http://{address}")).unwrap_or_default();
+    let (home, socket) = (root.display().to_string(), daemon.socket.display().to_string());
+    let token_file = daemon.token_file().display().to_string();
+    match form {
+        Form::Json => {
+            let ready = json!({
+                "event": "ready",
+                "home": home,
+                "broker": url,
+                "mesh": daemon.mesh,
+                "socket": socket,
+                "api": api,
+                "token_file": token_file,
+                "member_id": daemon.membership.member_id.to_string(),
+                "pubkey": daemon.pubkey,
+            });
+            print(&format!("{ready}\n"))
+        }
+        Form::Text => print(&format!(
+            "semel is ready\n  \
+             home    {home}\n  broker  {url}\n  socket  {socket}\n  api     {api}\n\n\
+             try, in another shell:\n  \
+             semel send @{name} 'hello' --key first\n  semel inbox list\n",
+            name = daemon.membership.name
+        )),
+    }
+}

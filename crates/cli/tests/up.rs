@@ -1,0 +1,92 @@
+//! `semel up` as a process: everything in one, killed and started again, and its words.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+struct Up {
+    child: Child,
+    ready: Value,
+}
+
+impl Up {
+    /// Starts it on free ports and waits until it is ready.
+    fn start(home: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+            .args(["up", "--json", "--name", "me", "--broker-listen", "127.0.0.1:0"])
+            .args(["--api-listen", "127.0.0.1:0", "--home"])
+            .arg(home)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not ready: {line:?}"));
+        Self { child, ready }
+    }
+
+    fn stop(&mut self, signal: Signal) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn semel(home: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command.args(arguments).arg("--home").arg(home).env_remove("SEMEL_HOME");
+    command.output().unwrap()
+}
+
+fn json(home: &Path, arguments: &[&str]) -> Value {
+    let output = semel(home, &[arguments, &["--json"]].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn everything_in_one_process_survives_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let mut up = Up::start(home);
+    for field in ["home", "broker", "mesh", "socket", "api", "token_file", "member_id", "pubkey"] {
+        assert!(up.ready[field].is_string(), "{field}: {}", up.ready);
+    }
+    let pubkey = up.ready["pubkey"].as_str().unwrap().to_owned();
+    let first = json(home, &["send", &pubkey, "hello", "--key", "first", "--wait"]);
+    assert_eq!(first["status"], "done");
+    let second = semel(home, &["up", "--broker-listen", "127.0.0.1:0"]);
+    assert_eq!(second.status.code(), Some(78), "one at a time");
+    // Killed without a chance to clean up, with a send that was just accepted.
+    json(home, &["send", &pubkey, "before the end", "--key", "second"]);
+    up.stop(Signal::KILL);
+    let refused = semel(home, &["send", &pubkey, "nobody is there"]);
+    assert_eq!(refused.status.code(), Some(5));
+    let mut up = Up::start(home);
+    assert_eq!(up.ready["pubkey"], pubkey, "the same member as before");
+    let again = json(home, &["send", &pubkey, "before the end", "--key", "second", "--wait"]);
+    assert_eq!(again["client_message_id"], "second");
+    let bodies = || -> Vec<Value> {
+        let inbox = json(home, &["inbox", "list"]);
+        inbox["items"].as_array().unwrap().iter().map(|item| item["body"].clone()).collect()
+    };
+    while bodies().len() < 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(bodies(), ["hello", "before the end"], "each once");
+    assert_eq!(up.stop(Signal::TERM), Some(0), "a stop in order is a success");
+}
