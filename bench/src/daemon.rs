@@ -148,16 +148,18 @@ async fn ceiling(folder: &Path, callers: usize) -> Result<Measured> {
 /// So many connections, one request at a time on each, for a while.
 async fn load(socket: &Path, callers: usize, to: &str) -> Result<Measured> {
     let start = Instant::now();
+    // Ids rise, as those of the bare loop do.
+    let next = Arc::new(AtomicU64::new(0));
     let mut tasks = tokio::task::JoinSet::new();
-    for caller in 0..callers {
-        let (socket, to) = (socket.to_owned(), to.to_owned());
+    for _ in 0..callers {
+        let (socket, to, next) = (socket.to_owned(), to.to_owned(), Arc::clone(&next));
         tasks.spawn(async move {
             let mut stream = UnixStream::connect(&socket).await?;
             let mut latencies = Vec::new();
             let mut answer = Vec::with_capacity(1024);
             while start.elapsed() < ROUND {
                 let sent_at = Instant::now();
-                let key = format!("{caller}-{}", latencies.len());
+                let key = format!("deploy-{:019}", next.fetch_add(1, Ordering::Relaxed));
                 post(&mut stream, &key, &to, &mut answer).await?;
                 latencies.push(micros(sent_at));
             }

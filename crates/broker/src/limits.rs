@@ -70,9 +70,12 @@ pub const LIMITER_PIPELINE_MAX: usize = 1024;
 /// What a sender is told to wait when the fallback is `closed`: until the next probe.
 pub const LIMITER_CLOSED_RETRY_AFTER: Duration = LIMITER_PROBE_INTERVAL;
 
-/// The shortest wait that a sender over its limit is told: what it had under way has arrived by
-/// then.
+/// The shortest wait that a sender over its limit is told.
 pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
+
+/// How long after its wait a daemon is expected to send what was denied first, before anything else
+/// of it is taken.
+pub const TOLD_TO_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Sends that may wait for a mesh's lane; one more waits in its connection.
 pub const LANE_QUEUE_MAX: usize = 4096;

@@ -22,7 +22,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::code::Code;
-use semel_core::id::MeshId;
+use semel_core::id::{ClientMessageId, MeshId};
 use semel_store::{Fate, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
@@ -31,7 +31,7 @@ use crate::hints::Hints;
 use crate::hub::Hub;
 use crate::life::StoreLife;
 use crate::limiter::{self, LimitRequest, Limiter, LimiterCounts};
-use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX, RETRY_AFTER_MIN};
+use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX, RETRY_AFTER_MIN, TOLD_TO_WAIT_MAX};
 use crate::metrics::{LaneMetrics, Metrics};
 use crate::store::{BatchDone, Mesh, Store};
 
@@ -176,7 +176,8 @@ impl Shared {
             let checked = unknown.into_iter().map(|waiting| self.check(waiting, now));
             for (waiting, checked) in join_all(checked).await {
                 let monotonic = self.clock.monotonic();
-                match told_to_wait.in_order(&waiting.item.session, checked, monotonic) {
+                let (session, id) = (waiting.item.session, &waiting.item.client_message_id);
+                match told_to_wait.in_order(&session, id, checked, monotonic) {
                     // Without the second station nobody is answered, which closes connections.
                     Ok(cost) => drop(passed.send((waiting, cost)).await),
                     Err(answer) => waiting.answer(lane, answer),
@@ -337,31 +338,51 @@ fn later(one: Option<UnixMs>, other: Option<UnixMs>) -> Option<UnixMs> {
     one.zip(other).map(|(one, other)| one.max(other))
 }
 
-/// Which sessions were told to wait, and until when. A daemon that was told sends nothing until
-/// then, so what still arrives from it was under way already: it is told the same, or it would
-/// overtake what was denied before it.
+/// Which sessions were told to wait, and from which send on. What a daemon had under way when it
+/// was told still arrives, perhaps when there is room again: it is told the same, or it would
+/// overtake what was denied before it. The daemon sends the denied one again first, and by that it
+/// is known that everything older has arrived.
 #[derive(Default)]
-struct ToldToWait(HashMap<Session, Duration>);
+struct ToldToWait(HashMap<Session, Told>);
+
+struct Told {
+    /// The first send that was denied.
+    first: ClientMessageId,
+    until: Duration,
+}
 
 impl ToldToWait {
     fn in_order(
         &mut self,
         session: &Session,
+        id: &ClientMessageId,
         checked: Result<limiter::Verdict, Answer>,
         now: Duration,
     ) -> Result<limiter::Verdict, Answer> {
         if self.0.is_empty() && checked.is_ok() {
             return checked;
         }
-        self.0.retain(|_, until| *until > now);
-        match (checked, self.0.get(session)) {
-            (Err(Answer::RateLimited { retry_after }), _) => {
+        // A daemon may have given the first one up: then nobody waits for it for ever.
+        self.0.retain(|_, told| now < told.until + TOLD_TO_WAIT_MAX);
+        let told = self.0.get_mut(session);
+        match (checked, told) {
+            (Err(Answer::RateLimited { retry_after }), told) => {
                 let retry_after = retry_after.max(RETRY_AFTER_MIN);
-                self.0.insert(*session, now + retry_after);
+                let until = now + retry_after;
+                match told {
+                    Some(told) if told.first == *id => told.until = until,
+                    Some(_) => {}
+                    None => drop(self.0.insert(*session, Told { first: id.clone(), until })),
+                }
                 Err(Answer::RateLimited { retry_after })
             }
-            (Ok(_), Some(until)) => {
-                Err(Answer::RateLimited { retry_after: until.saturating_sub(now) })
+            (Ok(cost), Some(told)) if told.first == *id => {
+                self.0.remove(session);
+                Ok(cost)
+            }
+            (Ok(_), Some(told)) => {
+                let retry_after = told.until.saturating_sub(now).max(RETRY_AFTER_MIN);
+                Err(Answer::RateLimited { retry_after })
             }
             (checked, _) => checked,
         }
@@ -384,12 +405,22 @@ mod tests {
         let counted = || Ok(limiter::Verdict::Counted);
         let denied = |retry_after| Err(Answer::RateLimited { retry_after });
         let mut told = ToldToWait::default();
-        assert_eq!(told.in_order(&session(1), counted(), ms(0)), counted());
-        assert_eq!(told.in_order(&session(1), denied(ms(400)), ms(0)), denied(ms(400)));
-        assert_eq!(told.in_order(&session(1), counted(), ms(100)), denied(ms(300)));
-        assert_eq!(told.in_order(&session(2), counted(), ms(100)), counted(), "another session");
-        assert_eq!(told.in_order(&session(1), counted(), ms(400)), counted(), "it has waited");
-        assert_eq!(told.in_order(&session(1), denied(ms(1)), ms(500)), denied(RETRY_AFTER_MIN));
+        let mut asks = |epoch, id: &str, checked, now| {
+            let id = ClientMessageId::parse(id).unwrap_or_else(|refusal| panic!("{refusal}"));
+            told.in_order(&session(epoch), &id, checked, ms(now))
+        };
+        assert_eq!(asks(1, "a", counted(), 0), counted());
+        assert_eq!(asks(1, "b", denied(ms(400)), 0), denied(ms(400)));
+        assert_eq!(asks(1, "c", counted(), 100), denied(ms(300)), "it was under way");
+        assert_eq!(asks(2, "d", counted(), 100), counted(), "another session");
+        assert_eq!(asks(1, "e", counted(), 900), denied(RETRY_AFTER_MIN), "however late");
+        assert_eq!(asks(1, "b", counted(), 900), counted(), "the first comes again");
+        assert_eq!(asks(1, "c", counted(), 900), counted());
+        // Denied once more, and then given up by its daemon: others go on after a while.
+        assert_eq!(asks(1, "f", denied(ms(1)), 1000), denied(RETRY_AFTER_MIN));
+        assert_eq!(asks(1, "g", counted(), 2000), denied(RETRY_AFTER_MIN));
+        let later = 1100 + u64::try_from(TOLD_TO_WAIT_MAX.as_millis()).unwrap_or(0);
+        assert_eq!(asks(1, "g", counted(), later), counted());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! order in which they were made, many at a time, and the sender is told once they are on disk:
 //! until then the rows in the file do not say what it knows.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use crate::outbox::Outbox;
 use crate::store::event::EventKind;
 use crate::store::outbox::{
     Delivery, Moved, outbox_accepted_in_tx, outbox_claim_in_tx, outbox_committed_in_tx,
-    outbox_expire_in_tx, outbox_permanent_in_tx, outbox_restart_in_tx, outbox_transient_in_tx,
+    outbox_expire_in_tx, outbox_permanent_in_tx, outbox_restart_in_tx, outbox_sent_in_tx,
+    outbox_transient_in_tx,
 };
 use crate::store::{claim, link};
 
@@ -30,6 +32,8 @@ pub(crate) enum Change {
     Claimed,
     /// The broker has it.
     Accepted(Delivery),
+    /// Both at once: its answer came before its claim was written.
+    Sent(Delivery),
     /// It may be tried again, not before this.
     Transient { why: String, next_attempt_at: UnixMs },
     /// The broker refused it, or can not judge it.
@@ -84,8 +88,8 @@ pub(crate) async fn run(
 ) {
     let mut batch = Vec::new();
     while marks.recv_many(&mut batch, MARKS_BATCH_MAX).await > 0 {
-        let marks: Arc<[Mark]> = std::mem::take(&mut batch).into();
-        let ids = marks.iter().map(|mark| (mark.id, mark.change.returns())).collect();
+        let ids = batch.iter().map(|mark| (mark.id, mark.change.returns())).collect();
+        let marks: Arc<[Mark]> = joined(std::mem::take(&mut batch)).into();
         match write(&outbox, &clock, &marks).await {
             Ok(died) => {
                 for Died { id, why } in died {
@@ -101,6 +105,25 @@ pub(crate) async fn run(
         }
         let _ = settled.send(ids);
     }
+}
+
+/// A claim and the acceptance that follows it become one.
+fn joined(marks: Vec<Mark>) -> Vec<Mark> {
+    let mut claims: HashMap<OutboxId, usize> = HashMap::new();
+    let mut joined: Vec<Mark> = Vec::with_capacity(marks.len());
+    for mark in marks {
+        match (&mark.change, claims.remove(&mark.id)) {
+            (Change::Claimed, _) => {
+                claims.insert(mark.id, joined.len());
+                joined.push(mark);
+            }
+            (Change::Accepted(delivery), Some(claim)) => {
+                joined[claim].change = Change::Sent(*delivery);
+            }
+            (_, _) => joined.push(mark),
+        }
+    }
+    joined
 }
 
 async fn write(
@@ -124,6 +147,7 @@ fn apply(tx: &Tx<'_>, mark: &Mark, now: UnixMs, life: i64) -> Result<Option<Died
     let (moved, why) = match &mark.change {
         Change::Claimed => (outbox_claim_in_tx(tx, id)?, None),
         Change::Accepted(delivery) => (outbox_accepted_in_tx(tx, id, delivery, now)?, None),
+        Change::Sent(delivery) => (outbox_sent_in_tx(tx, id, delivery, now)?, None),
         Change::Transient { why, next_attempt_at } => {
             (outbox_transient_in_tx(tx, id, why, *next_attempt_at)?, None)
         }
@@ -161,5 +185,37 @@ fn apply(tx: &Tx<'_>, mark: &Mark, now: UnixMs, life: i64) -> Result<Option<Died
             tracing::error!(%id, "a row of the sender is not there");
             Ok(None)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::id::UuidId;
+    use semel_core::mint::IdMint;
+    use semel_testkit::clock::SimClock;
+
+    use super::*;
+
+    #[test]
+    fn a_claim_and_its_acceptance_become_one_and_nothing_else_does() {
+        let mint = IdMint::new(Arc::new(SimClock::at_ms(1)), Box::new(|| 42));
+        let (one, two) = (mint.outbox_id(), mint.outbox_id());
+        let delivery =
+            Delivery { broker_message_id: UuidId::new(uuid::Uuid::nil()), history_id: None };
+        let mark = |id, change| Mark { id, change };
+        let marks = vec![
+            mark(one, Change::Claimed),
+            mark(two, Change::Claimed),
+            mark(two, Change::Restart),
+            mark(one, Change::Accepted(delivery)),
+            mark(two, Change::Accepted(delivery)),
+        ];
+        let expected = [
+            mark(one, Change::Sent(delivery)),
+            mark(two, Change::Claimed),
+            mark(two, Change::Restart),
+            mark(two, Change::Accepted(delivery)),
+        ];
+        assert_eq!(joined(marks), expected);
     }
 }

@@ -21,7 +21,7 @@ use semel_store::{StoreError, statements};
 pub use transition::{
     Delivery, Moved, outbox_accepted_in_tx, outbox_claim_in_tx, outbox_committed_in_tx,
     outbox_expire_in_tx, outbox_permanent_in_tx, outbox_requeue_in_tx, outbox_restart_in_tx,
-    outbox_transient_in_tx,
+    outbox_sent_in_tx, outbox_transient_in_tx,
 };
 
 statements! {
@@ -35,7 +35,8 @@ statements! {
         INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, meta,
                             reply_to_id, to_given, destination_kind, destination_ref, priority,
                             enqueued_at, next_attempt_at, life, status)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, 'pending')";
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, 'pending')
+            ON CONFLICT (client_message_id) DO NOTHING";
 }
 
 /// What is sent, apart from where.
@@ -150,17 +151,20 @@ pub enum Accepted {
     Unresolved(Refusal),
 }
 
-/// Looks the id up, applies the table of mesh.md §5, and inserts where there is no row.
+/// Inserts where there is no row, and applies the table of mesh.md §5 where there is one. Most
+/// sends are new, so the insert comes first: it says by itself whether the id is taken.
 ///
 /// Names are resolved once: a retry that says `to` in the same words is compared under what they
 /// meant the first time.
 pub fn outbox_accept_in_tx(tx: &Connection, new: &NewOutboxRow) -> Result<Accepted, StoreError> {
+    if let Ok(destination) = &new.resolved
+        && let Some(fingerprint) = outbox_insert_in_tx(tx, new, destination)?
+    {
+        return Ok(Accepted::Inserted { fingerprint });
+    }
     match (outbox_find_in_tx(tx, &new.client_message_id)?, &new.resolved) {
         (None, Err(refusal)) => Ok(Accepted::Unresolved(refusal.clone())),
-        (None, Ok(destination)) => {
-            let fingerprint = outbox_insert_in_tx(tx, new, destination)?;
-            Ok(Accepted::Inserted { fingerprint })
-        }
+        (None, Ok(_)) => Err(corrupt(new.client_message_id.as_str(), "taken, but not found")),
         (Some(row), resolved) => {
             let same_words = row.to_given == new.to_given;
             let destination =
@@ -185,14 +189,15 @@ pub fn outbox_find_in_tx(
     found.transpose()
 }
 
+/// Nothing when the id is taken.
 fn outbox_insert_in_tx(
     tx: &Connection,
     new: &NewOutboxRow,
     destination: &Destination,
-) -> Result<Fingerprint, StoreError> {
+) -> Result<Option<Fingerprint>, StoreError> {
     let draft = &new.draft;
     let fingerprint = draft.fingerprint(destination);
-    tx.prepare_cached(INSERT)?.execute(params![
+    let inserted = tx.prepare_cached(INSERT)?.execute(params![
         new.id.to_string(),
         new.client_message_id.as_str(),
         fingerprint.0,
@@ -206,7 +211,7 @@ fn outbox_insert_in_tx(
         new.now.0,
         new.life,
     ])?;
-    Ok(fingerprint)
+    Ok((inserted == 1).then_some(fingerprint))
 }
 
 /// What makes a row impossible.

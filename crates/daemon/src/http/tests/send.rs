@@ -291,11 +291,16 @@ async fn what_has_begun_is_done_to_its_end_when_the_caller_goes_away() {
     let outbox = &served.engine.outbox;
     // The writer stands still until we let it go.
     let (go, gone) = std::sync::mpsc::channel::<()>();
+    let (standing, stands) = tokio::sync::oneshot::channel::<()>();
+    let mut standing = Some(standing);
     let blocked = outbox.sqlite.write(move |_| {
+        drop(standing.take());
         let _ = gone.recv();
         Ok(())
     });
     let ask = async {
+        // What comes from now on is not in the writer's hands yet.
+        let _ = stands.await;
         let mut streams = Vec::new();
         for number in 0..30 {
             let body = hello(&format!("gone-{number}")).to_string();

@@ -219,6 +219,25 @@ fn what_may_have_been_sent_dies_unknown_and_is_not_requeued() {
 }
 
 #[test]
+fn claimed_and_accepted_at_once_is_the_same_as_one_after_the_other() {
+    let fixture = Fixture::new();
+    let tx = &fixture.connection;
+    let apart = fixture.row_in(OutboxStatus::Done, "apart");
+    let at_once = fixture.row_in(OutboxStatus::Pending, "at once");
+    assert_eq!(
+        outbox_sent_in_tx(tx, at_once, &delivery(), NOW).unwrap(),
+        Moved::To(OutboxStatus::Done)
+    );
+    // All columns but the two ids.
+    assert_eq!(fixture.dump(apart)[2..], fixture.dump(at_once)[2..]);
+    for status in [OutboxStatus::Inflight, OutboxStatus::Dead, OutboxStatus::Aborted] {
+        let id = fixture.row_in(status, status.as_str());
+        let moved = outbox_sent_in_tx(tx, id, &delivery(), NOW).unwrap();
+        assert!(matches!(moved, Moved::Illegal { found, .. } if found == status), "{moved:?}");
+    }
+}
+
+#[test]
 fn a_row_that_is_not_there_is_absent() {
     let fixture = Fixture::new();
     for event in OutboxEvent::ALL {

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, ToSql, named_params};
 use semel_core::clock::UnixMs;
 use semel_core::envelope::Destination;
 use semel_core::id::{BrokerMessageId, OutboxId};
-use semel_core::outbox::{AbortedBy, OutboxEvent, OutboxStatus, Outcome, outbox_next};
+use semel_core::outbox::{AbortedBy, OUTBOX, OutboxEvent, OutboxStatus, Outcome};
 use semel_store::StoreError;
 use semel_store::statements;
 
@@ -38,6 +38,15 @@ statements! {
                broker_message_id = :broker_message_id, history_id = :history_id
          WHERE id = :id
            AND status = 'inflight'";
+
+    /// `claim` and `accepted` at once, for a row whose answer came before its claim was written.
+    SENT = "
+        UPDATE outbox
+           SET status = 'done', attempts = attempts + 1, maybe_sent = 1, delivered_at = :now,
+               last_error = NULL, broker_message_id = :broker_message_id,
+               history_id = :history_id
+         WHERE id = :id
+           AND status = 'pending'";
 
     TRANSIENT = "
         UPDATE outbox
@@ -133,6 +142,16 @@ pub fn outbox_accepted_in_tx(
     delivered(tx, id, OutboxEvent::Accepted, ACCEPTED, delivery, now)
 }
 
+/// The sender took it and the broker accepted it, written down together.
+pub fn outbox_sent_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    delivery: &Delivery,
+    now: UnixMs,
+) -> Result<Moved, StoreError> {
+    delivered(tx, id, OutboxEvent::Accepted, SENT, delivery, now)
+}
+
 /// A `resolve` found that the broker had accepted a row that was given up as unknown.
 pub fn outbox_committed_in_tx(
     tx: &Connection,
@@ -210,7 +229,10 @@ pub fn outbox_requeue_in_tx(
     // The reference to the successor is checked at the end of the statement, so it comes first;
     // a requeue that turns out illegal takes it back.
     tx.execute_batch("SAVEPOINT requeue")?;
-    outbox_insert_in_tx(tx, successor, destination)?;
+    if outbox_insert_in_tx(tx, successor, destination)?.is_none() {
+        let what = "the successor's id is taken";
+        return Err(super::corrupt(successor.client_message_id.as_str(), what));
+    }
     let (key, by) = (successor.id.to_string(), by.as_str());
     let parameters: &[(&str, &dyn ToSql)] = &[
         (":now", &successor.now.0),
@@ -227,7 +249,8 @@ pub fn outbox_requeue_in_tx(
     Ok(moved)
 }
 
-/// Runs a compare-and-swap; when it changes nothing, says why.
+/// Runs a compare-and-swap; when it changes nothing, says why. The statement names the states that
+/// the event may start from, and wherever it starts it ends in one.
 fn step(
     tx: &Connection,
     id: OutboxId,
@@ -236,22 +259,16 @@ fn step(
     parameters: &[(&str, &dyn ToSql)],
 ) -> Result<Moved, StoreError> {
     let id = id.to_string();
-    let from = status(tx, &id)?;
     let mut all: Vec<(&str, &dyn ToSql)> = vec![(":id", &id)];
     all.extend_from_slice(parameters);
     let changed = tx.prepare_cached(sql)?.execute(all.as_slice())?;
-    match (from, changed) {
-        (None, _) => Ok(Moved::Absent),
-        (Some(found), 0) => Ok(Moved::Illegal { found, event }),
-        (Some(from), _) => match outbox_next(from, event) {
-            Some(to) => Ok(Moved::To(to)),
-            // The statement is laxer than the table: undo it with the whole write.
-            None => Err(StoreError::Corrupt {
-                table: "outbox",
-                id,
-                what: format!("{event} moved a row that was {from}"),
-            }),
-        },
+    if changed > 0 {
+        let to = OUTBOX.iter().find(|(_, on, _)| *on == event).map(|(_, _, to)| *to);
+        return to.map(Moved::To).ok_or_else(|| super::corrupt(&id, "an event without a row"));
+    }
+    match status(tx, &id)? {
+        Some(found) => Ok(Moved::Illegal { found, event }),
+        None => Ok(Moved::Absent),
     }
 }
 
