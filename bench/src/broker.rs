@@ -170,7 +170,7 @@ fn ended(error: &semel_store::StoreError) {
 }
 
 /// A database of its own on the test server.
-async fn fresh(server: &str) -> Result<String> {
+pub(crate) async fn fresh(server: &str) -> Result<String> {
     let (client, connection) = tokio_postgres::connect(server, NoTls).await?;
     tokio::spawn(connection);
     let name = format!("bench_{}", Uuid::new_v4().simple());

@@ -11,6 +11,7 @@ mod broker;
 mod daemon;
 mod facts;
 mod nats;
+mod registrar;
 mod report;
 mod store;
 
@@ -19,13 +20,18 @@ use anyhow::{Result, bail};
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => store::run().and_then(|()| broker::run()).and_then(|()| daemon::run()),
+        [] => store::run()
+            .and_then(|()| broker::run())
+            .and_then(|()| daemon::run())
+            .and_then(|()| registrar::run()),
         ["store"] => store::run(),
         ["broker"] => broker::run(),
         ["broker", "smoke"] => broker::smoke(),
         ["daemon"] => daemon::run(),
+        ["registrar"] => registrar::run(),
         other => {
-            bail!("there is no benchmark {other:?}; there are: store, broker, broker smoke, daemon")
+            let known = "store, broker, broker smoke, daemon, registrar";
+            bail!("there is no benchmark {other:?}; there are: {known}")
         }
     }
 }

@@ -46,6 +46,8 @@ pub struct Options {
     pub tls_handshake_timeout: Duration,
     /// How many may come, and how slowly.
     pub connections: ConnectionLimits,
+    /// Paths of others that are served by the same door.
+    pub routes: Router,
 }
 
 impl Default for Options {
@@ -57,7 +59,12 @@ impl Default for Options {
             // A daemon that reads nothing is noticed by its own pings.
             write_timeout: None,
         };
-        Self { tls: None, tls_handshake_timeout: TLS_HANDSHAKE_TIMEOUT, connections }
+        Self {
+            tls: None,
+            tls_handshake_timeout: TLS_HANDSHAKE_TIMEOUT,
+            connections,
+            routes: Router::new(),
+        }
     }
 }
 
@@ -92,6 +99,7 @@ pub async fn serve_with(
         .route("/readyz", get(readyz))
         .route("/metrics", get(scrape))
         .with_state(door)
+        .merge(options.routes)
         .merge(http::router(Arc::clone(&broker)));
     // Its sender goes with this future, and the task with it.
     let (_serving, ended) = tokio::sync::oneshot::channel();

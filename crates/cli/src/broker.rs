@@ -4,10 +4,11 @@ mod backup;
 mod invite;
 mod member;
 mod mesh;
+pub(crate) mod registrar;
 pub(crate) mod serve;
 pub(crate) mod target;
 mod tls;
-mod token;
+pub(crate) mod token;
 mod topic;
 mod upkeep;
 

@@ -10,6 +10,7 @@ mod explain;
 mod fingerprint;
 mod local;
 mod mesh;
+mod registrar;
 mod system;
 mod up;
 
@@ -49,6 +50,15 @@ enum Command {
     /// Who may take part in the mesh
     Member(local::member::Arguments),
     Events(local::events::Arguments),
+    /// Allow a request, once
+    #[command(subcommand)]
+    Grant(registrar::GrantCommand),
+    /// Let something happen once, and find out what happened
+    #[command(subcommand)]
+    Effect(registrar::EffectCommand),
+    /// Look after the registrar
+    #[command(subcommand)]
+    Registrar(registrar::RegistrarCommand),
     /// Show the page of an error code
     Explain(explain::Arguments),
 }
@@ -69,6 +79,9 @@ fn main() {
         Command::Peers(arguments) => running(local::peers::run(arguments)),
         Command::Member(arguments) => running(local::member::run(arguments)),
         Command::Events(arguments) => running(local::events::run(arguments)),
+        Command::Grant(command) => registrar::grant(command),
+        Command::Effect(command) => registrar::effect(command),
+        Command::Registrar(command) => registrar::registrar(command),
         Command::Explain(arguments) => explain::run(arguments),
     };
     match done {

@@ -15,8 +15,10 @@ use semel_daemon::identity::{Identity, Membership, Sources};
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use crate::broker::registrar::routes_with;
 use crate::broker::serve::{assemble, limiter_at};
 use crate::broker::target::{Target, failed};
+use crate::broker::token;
 use crate::daemon::home::HomeArgument;
 use crate::daemon::running::{RunningDaemon, Start};
 use crate::exit::{Exit, Failure, Form, chain};
@@ -76,11 +78,17 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => format!("sqlite:{}", broker_folder(&root)?.join("broker.db").display()),
     };
     let store = Target::at(store).open().await?;
-    let broker = assemble(store, limiter, Arc::clone(&clock), None).await?;
+    let folder = broker_folder(&root)?;
+    let admin_token = Some(token::load(&folder.join("admin_token"))?);
+    let authority = Some(folder.join("authority"));
+    let routes = routes_with(authority, &store, &clock, admin_token.clone()).await?;
+    let broker = assemble(store, limiter, Arc::clone(&clock), admin_token).await?;
     let url = format!("ws://{address}/v1/mesh");
     join(&broker, &locked, &url, arguments.name.clone().unwrap_or_else(host_name), &*clock).await?;
     let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
-    let serving = server::serve(Arc::clone(&broker), listener, async move { drop(stopping.await) });
+    let options = server::Options { routes, ..server::Options::default() };
+    let stopping = async move { drop(stopping.await) };
+    let serving = server::serve_with(options, Arc::clone(&broker), listener, stopping);
     let serving = tokio::spawn(serving);
     drop(locked);
     let api_listen = Some(free_or(arguments.api_listen, loopback(7118)));

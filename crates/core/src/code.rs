@@ -117,10 +117,28 @@ codes! {
     InternalError                  "internal_error"                        500 SameId;
     BrokerUnavailable              "broker_unavailable"                    503 SameId;
     InsufficientStorage            "insufficient_storage"                  507 SameId;
+    // The registrar's answers (docs/registrar.md).
+    ReplayDuplicate                "replay_duplicate"                      409 Never;
+    ReplayAttemptNoBypass          "replay_attempt_no_bypass"              409 Never;
+    ReplayNonceConsumed            "replay_nonce_consumed"                 409 Never;
+    NonceRevoked                   "nonce_revoked"                         409 Never;
+    NonceUnbound                   "nonce_unbound"                         409 Never;
+    AttemptCollision               "attempt_collision"                     409 Never;
+    UncertainCommit                "uncertain_commit"                      409 SameId;
+    RequestStale                   "request_stale"                         409 Never;
+    RegistrationHold               "registration_hold"                     403 SameId;
+    VerificationFailed             "verification_failed"                   409 Never;
+    VerdictExists                  "verdict_exists"                        409 Never;
+    CompensationNotAllowed         "compensation_not_allowed"              409 Never;
+    EffectNotFound                 "effect_not_found"                      404 Never;
+    GrantNotFound                  "grant_not_found"                       404 Never;
+    AuthorityMissing               "authority_missing"                     403 Never;
     // Refusals to start: no HTTP answer carries them while the cause lasts.
     FeatureParamBelowFloor         "feature_param_below_floor"             503 Never;
     OutboxMaxAgeInvalid            "outbox_max_age_invalid"                503 Never;
     OutboxMaxAgeAboveDedupeWindow  "outbox_max_age_above_dedupe_window"    503 Never;
+    ReplaySurfaceNotFit            "replay_surface_not_fit"                503 Never;
+    ReplayDomainFailClosed         "replay_domain_fail_closed"             503 Never;
 }
 
 impl std::fmt::Display for Code {

@@ -61,6 +61,11 @@ pub fn parse(text: &str) -> Option<UnixMs> {
     Some(UnixMs(seconds * 1000 + ms))
 }
 
+/// Reads what [`format()`] writes, and no other spelling.
+pub fn parse_canonical(text: &str) -> Option<UnixMs> {
+    parse(text).filter(|at| format(*at) == text)
+}
+
 /// The date of a day counted from 1970-01-01, in the Gregorian calendar: eras of 400 years that
 /// begin in March, so that the leap day is the last of its year.
 fn civil(days: i64) -> (i64, i64, i64) {
@@ -105,6 +110,16 @@ mod tests {
         }
         assert_eq!(format(UnixMs(i64::MAX)), "9999-12-31T23:59:59.999Z");
         assert_eq!(format(UnixMs(i64::MIN)), "0000-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn one_spelling_is_canonical() {
+        assert_eq!(parse_canonical("1970-01-01T00:00:00.000Z"), Some(UnixMs(0)));
+        let others =
+            ["1970-01-01T00:00:00Z", "1970-01-01T01:00:00.000+01:00", "1970-01-01t00:00:00.000z"];
+        for other in others {
+            assert_eq!(parse_canonical(other), None, "{other}");
+        }
     }
 
     #[test]

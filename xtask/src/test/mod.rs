@@ -13,7 +13,10 @@ use crate::servers::{self, Servers};
 use count::Tally;
 
 /// Checks outside cargo, as arguments of `python3`. Each ends with its own `N passed, N failed`.
-const PYTHON_CHECKS: &[&[&str]] = &[&["conformance/verify.py", "conformance/fingerprint.json"]];
+const PYTHON_CHECKS: &[&[&str]] = &[
+    &["conformance/verify.py", "conformance/fingerprint.json"],
+    &["conformance/registrar.py", "conformance/registrar.json"],
+];
 
 /// The last line of stdout is the count, also when a step could not run.
 pub(crate) fn run(runner_args: &[String]) -> ExitCode {

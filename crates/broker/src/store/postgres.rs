@@ -66,11 +66,27 @@ impl PostgresStore {
         store_epoch: &str,
         now: UnixMs,
     ) -> Result<Self, OpenError> {
-        let postgres = Postgres::open(options, &[MIGRATIONS], now.0).await?;
+        Self::open_beside(options, store_epoch, now, &[]).await
+    }
+
+    /// The same for a database in which others keep their tables, too.
+    pub async fn open_beside(
+        options: PostgresOptions,
+        store_epoch: &str,
+        now: UnixMs,
+        others: &[MigrationSet],
+    ) -> Result<Self, OpenError> {
+        let migrations = [&[MIGRATIONS], others].concat();
+        let postgres = Postgres::open(options, &migrations, now.0).await?;
         let store = Self { postgres };
         let born = store.execute(STORE_BORN, &[&store_epoch]).await;
         born.map_err(|error| OpenError::Postgres(error.chain().into()))?;
         Ok(store)
+    }
+
+    /// The pool, for those who keep their tables in the database, too.
+    pub fn postgres(&self) -> Postgres {
+        self.postgres.clone()
     }
 
     /// Statements sent since the start.

@@ -19,6 +19,7 @@ mod sweep;
 mod topic;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OptionalExtension};
@@ -58,7 +59,7 @@ statements! {
 
 /// A broker's SQLite file.
 pub struct SqliteStore {
-    sqlite: Sqlite,
+    sqlite: Arc<Sqlite>,
 }
 
 impl SqliteStore {
@@ -69,9 +70,20 @@ impl SqliteStore {
         now: UnixMs,
         on_uncertain: OnUncertain,
     ) -> Result<Self, OpenError> {
-        let options =
-            SqliteOptions::new(path, APPLICATION_ID, vec![MIGRATIONS], now.0, on_uncertain);
-        let sqlite = Sqlite::open(&options)?;
+        Self::open_beside(path, store_epoch, now, on_uncertain, &[]).await
+    }
+
+    /// The same for a file in which others keep their tables, too.
+    pub async fn open_beside(
+        path: &Path,
+        store_epoch: String,
+        now: UnixMs,
+        on_uncertain: OnUncertain,
+        others: &[MigrationSet],
+    ) -> Result<Self, OpenError> {
+        let migrations = [&[MIGRATIONS], others].concat();
+        let options = SqliteOptions::new(path, APPLICATION_ID, migrations, now.0, on_uncertain);
+        let sqlite = Arc::new(Sqlite::open(&options)?);
         let born = sqlite.write(move |tx| Ok(tx.execute(STORE_BORN, [&store_epoch])?)).await;
         born.map_err(|source| OpenError::Migration {
             component: "broker",
@@ -85,9 +97,16 @@ impl SqliteStore {
         self.sqlite.read(store_epoch_in_tx).await
     }
 
-    /// Commits what was handed in and closes the file in order.
+    /// The file, for those who keep their tables in it, too: its one writer is theirs as well.
+    pub fn sqlite(&self) -> Arc<Sqlite> {
+        Arc::clone(&self.sqlite)
+    }
+
+    /// Commits what was handed in and closes the file in order, unless others still use it.
     pub async fn close(self) {
-        self.sqlite.close().await;
+        if let Some(sqlite) = Arc::into_inner(self.sqlite) {
+            sqlite.close().await;
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use semel_broker::store::{Existing, RestoreError, SqliteStore, Store};
 
+use super::registrar;
 use super::target::{self, end, failed, mint, now};
 use crate::exit::{Exit, Failure};
 use crate::print;
@@ -73,6 +74,7 @@ pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure>
     let epoch = mint().client_message_id().to_string();
     let done = SqliteStore::restore(&arguments.from, &to, existing, &epoch, now(), Arc::new(end));
     done.await.map_err(|error| not_restored(&error))?;
+    registrar::hold_all(&arguments.target.open().await?).await?;
     print(&format!("restored as epoch {epoch}\n"))
 }
 
@@ -80,6 +82,7 @@ pub(super) async fn new_epoch(target: &target::Target) -> Result<(), Failure> {
     let store = target.open().await?;
     let epoch = mint().client_message_id().to_string();
     store.store_renew(&epoch).await.map_err(|error| failed(&error))?;
+    registrar::hold_all(&store).await?;
     print(&format!("the store's epoch is {epoch}\n"))
 }
 

@@ -21,6 +21,7 @@ use semel_core::clock::{Clock, SystemClock};
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use super::registrar;
 use super::target::{self, failed, mint, random_bytes, refused};
 use super::tls::Tls;
 use super::token;
@@ -54,7 +55,12 @@ pub(crate) struct Arguments {
 
     /// Holds the token of operator calls over HTTP, readable by its owner alone; made when missing
     #[arg(long)]
-    admin_token_file: Option<PathBuf>,
+    pub(super) admin_token_file: Option<PathBuf>,
+
+    /// Holds the key that signs grants of the registrar, readable by its owner alone; made when
+    /// missing. Without it the key is kept beside the admin token, as FILE.authority
+    #[arg(long)]
+    pub(super) authority_file: Option<PathBuf>,
 
     /// Say that it is ready as one line of JSON
     #[arg(long)]
@@ -74,6 +80,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let listener = TcpListener::bind(arguments.listen).await.map_err(io)?;
     let address = listener.local_addr().map_err(io)?;
     let store = arguments.target.open().await?;
+    let routes = registrar::routes(arguments, &store, &clock, admin_token.clone()).await?;
     let broker = assemble(store, limiter, clock, admin_token).await?;
     let shutdown = stopped().map_err(io)?;
     let scheme = if tls.is_some() { "wss" } else { "ws" };
@@ -85,7 +92,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         print(&format!("the broker is ready at {url}\n"))?;
     }
-    let options = server::Options { tls, ..server::Options::default() };
+    let options = server::Options { tls, routes, ..server::Options::default() };
     server::serve_with(options, broker, listener, shutdown).await.map_err(io)
 }
 

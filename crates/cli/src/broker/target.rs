@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use semel_broker::store::{Mesh, PostgresStore, SqliteStore, Store};
 use semel_core::clock::{Clock, SystemClock};
+use semel_registrar::store as registrar;
 use semel_store::postgres::PostgresOptions;
 use semel_store::{OpenError, StoreError};
 
@@ -38,12 +39,16 @@ impl Target {
         let opened = match (self.store.strip_prefix("sqlite:"), self.store.split_once("://")) {
             (Some(path), _) if !path.is_empty() => {
                 let path = PathBuf::from(path);
-                let opened = SqliteStore::open(&path, store_epoch, now, Arc::new(end)).await;
+                let end = Arc::new(end);
+                let beside = [registrar::sqlite::MIGRATIONS];
+                let opened = SqliteStore::open_beside(&path, store_epoch, now, end, &beside).await;
                 opened.map(|store| Store::Sqlite(Arc::new(store)))
             }
             (None, Some(("postgres" | "postgresql", _))) => {
                 let options = PostgresOptions::new(&self.store);
-                PostgresStore::open(options, &store_epoch, now).await.map(Store::Postgres)
+                let beside = [registrar::postgres::MIGRATIONS];
+                let opened = PostgresStore::open_beside(options, &store_epoch, now, &beside).await;
+                opened.map(Store::Postgres)
             }
             _ => {
                 let text = "error: --store is sqlite:PATH or postgres://…";

@@ -1,4 +1,5 @@
-//! The operator's token: a file that only its owner can read, made when it is missing.
+//! The operator's token and the local authority's key: files that only their owner can read, made
+//! when they are missing.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -7,6 +8,7 @@ use std::path::Path;
 
 use semel_broker::http::AdminToken;
 use semel_core::hex::Hex;
+use semel_crypto::keys::KeyPair;
 
 use super::target::random_bytes;
 use crate::exit::{Exit, Failure};
@@ -15,10 +17,27 @@ use crate::exit::{Exit, Failure};
 const TOKEN_BYTES_MAX: u64 = 4096;
 
 /// Reads the token; a missing file gets a random one first.
-pub(super) fn load(path: &Path) -> Result<AdminToken, Failure> {
-    let refused = |text: String| {
-        Failure::new(Exit::Refused, format!("error: --admin-token-file {}: {text}", path.display()))
-    };
+pub(crate) fn load(path: &Path) -> Result<AdminToken, Failure> {
+    let text = secret("--admin-token-file", path)?;
+    AdminToken::parse(&text).map_err(|refusal| refused("--admin-token-file", path, &refusal.detail))
+}
+
+/// Reads the key of the local authority; a missing file gets a random one first.
+pub(super) fn authority(path: &Path) -> Result<KeyPair, Failure> {
+    let text = secret("--authority-file", path)?;
+    let secret = Hex::<32>::parse(&text);
+    secret.map(|secret| KeyPair::from_secret(&secret.0)).map_err(|_| {
+        refused("--authority-file", path, "the file holds no key: 64 hexadecimal digits")
+    })
+}
+
+fn refused(option: &str, path: &Path, text: &str) -> Failure {
+    Failure::new(Exit::Refused, format!("error: {option} {}: {text}", path.display()))
+}
+
+/// One line that only its owner can read.
+fn secret(option: &str, path: &Path) -> Result<String, Failure> {
+    let refused = |text: String| refused(option, path, &text);
     let io = |error: std::io::Error| refused(error.to_string());
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -38,7 +57,7 @@ pub(super) fn load(path: &Path) -> Result<AdminToken, Failure> {
     }
     let mut text = String::new();
     file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).map_err(io)?;
-    AdminToken::parse(text.trim_end_matches('\n')).map_err(|refusal| refused(refusal.detail))
+    Ok(text.trim_end_matches('\n').to_owned())
 }
 
 /// Whole or not at all, also when two processes make it at once: the first one's counts.

@@ -13,5 +13,6 @@ mod draining;
 mod killed;
 mod operator;
 mod process;
+mod registrar;
 mod tls;
 mod verbs;

@@ -19,7 +19,7 @@ struct Moment(UnixMs);
 impl Field for Moment {
     fn read(value: Value) -> Result<Self, Refusal> {
         let text = <String as Field>::read(value)?;
-        let at = rfc3339::parse(&text).map(Self);
+        let at = rfc3339::parse_canonical(&text).map(Self);
         at.ok_or_else(|| invalid("must be an RFC 3339 time in UTC with milliseconds"))
     }
 

@@ -1,0 +1,81 @@
+//! The registrar beside a broker: in its database, behind its door.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Router;
+use semel_broker::http::AdminToken;
+use semel_broker::store::Store;
+use semel_core::clock::Clock;
+use semel_registrar::http::{self, Operator};
+use semel_registrar::registrar::{Registrar, StartError};
+use semel_registrar::store;
+
+use super::serve::Arguments;
+use super::target::{failed, now};
+use super::token;
+use crate::exit::{Exit, Failure};
+use crate::print;
+use crate::system::random;
+
+/// Proves the store fit and gives the paths to mount; refuses to start when it is not.
+pub(super) async fn routes(
+    arguments: &Arguments,
+    broker_store: &Store,
+    clock: &Arc<dyn Clock>,
+    admin_token: Option<AdminToken>,
+) -> Result<Router, Failure> {
+    let beside = arguments.admin_token_file.as_ref().map(|path| {
+        let mut path = path.clone().into_os_string();
+        path.push(".authority");
+        PathBuf::from(path)
+    });
+    let authority = arguments.authority_file.clone().or(beside);
+    routes_with(authority, broker_store, clock, admin_token).await
+}
+
+/// The same with the authority's key in this file.
+pub(crate) async fn routes_with(
+    authority: Option<PathBuf>,
+    broker_store: &Store,
+    clock: &Arc<dyn Clock>,
+    admin_token: Option<AdminToken>,
+) -> Result<Router, Failure> {
+    let store = store_of(broker_store);
+    let authority = authority.as_deref().map(token::authority).transpose()?;
+    let nonces = Arc::new(|| random().to_ne_bytes());
+    let registrar = Registrar::start(store, Arc::clone(clock), nonces, authority).await;
+    let registrar = registrar.map_err(|error| match error {
+        StartError::Store(error) => failed(&error),
+        StartError::Unfit(unfit) => {
+            let code = unfit.code;
+            let text = format!("error: {unfit}\nto learn more: semel explain {code}");
+            Failure::new(Exit::Refused, text)
+        }
+    })?;
+    let operator = admin_token.map(|token| -> Operator { Arc::new(move |text| token.is(text)) });
+    Ok(http::router(Arc::new(registrar), operator))
+}
+
+/// The registrar's tables beside the broker's.
+fn store_of(broker_store: &Store) -> store::Store {
+    match broker_store {
+        Store::Sqlite(store) => store::Store::Sqlite(store::SqliteStore::new(store.sqlite())),
+        Store::Postgres(store) => {
+            store::Store::Postgres(store::PostgresStore::new(store.postgres()))
+        }
+    }
+}
+
+/// A restored store has forgotten what was used since its backup: nothing is registered in it until
+/// an operator has looked and opens the domains again.
+pub(super) async fn hold_all(broker_store: &Store) -> Result<(), Failure> {
+    let held = store_of(broker_store).gate_hold_all(now()).await;
+    match held.map_err(|error| failed(&error))? {
+        0 => Ok(()),
+        domains => print(&format!(
+            "registrations are held in {domains} domains\n\
+             to let them pass again: semel registrar gate open DOMAIN\n"
+        )),
+    }
+}

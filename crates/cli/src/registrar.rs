@@ -1,0 +1,138 @@
+//! `semel grant`, `semel effect`, `semel registrar`: the registrar of a broker, over HTTP.
+
+mod client;
+mod effect;
+mod grant;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, Failure};
+use crate::print;
+use client::Server;
+
+pub(crate) use effect::EffectCommand;
+pub(crate) use grant::GrantCommand;
+
+/// Bytes of an envelope or a grant in a file.
+const DOCUMENT_BYTES_MAX: u64 = 64 << 10;
+
+/// What every one of these commands has.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Common {
+    /// The broker: http://HOST:PORT
+    #[arg(long)]
+    broker: String,
+
+    /// Holds the operator's token
+    #[arg(long)]
+    admin_token_file: Option<PathBuf>,
+
+    /// Print the whole answer as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RegistrarCommand {
+    /// Let registrations of a domain pass, or hold them
+    #[command(subcommand)]
+    Gate(GateCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GateCommand {
+    /// Let registrations pass
+    Open(GateArguments),
+    /// Hold them
+    Hold(GateArguments),
+    /// Say which
+    Show(GateArguments),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GateArguments {
+    /// The domain
+    domain: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn grant(command: &GrantCommand) -> Result<(), Failure> {
+    grant::run(command)
+}
+
+pub(crate) fn effect(command: &EffectCommand) -> Result<(), Failure> {
+    effect::run(command)
+}
+
+pub(crate) fn registrar(command: &RegistrarCommand) -> Result<(), Failure> {
+    let RegistrarCommand::Gate(command) = command;
+    let (arguments, action) = match command {
+        GateCommand::Open(arguments) => (arguments, Some("open")),
+        GateCommand::Hold(arguments) => (arguments, Some("hold")),
+        GateCommand::Show(arguments) => (arguments, None),
+    };
+    let server = arguments.common.server()?;
+    let domain = &arguments.domain;
+    let path = "/v1/registrar/gate";
+    let answer = match action {
+        Some(action) => {
+            server.ask("POST", path, Some(&json!({"domain": domain, "action": action})))?
+        }
+        None => {
+            let domain = semel_wire::path::encode(domain);
+            server.ask("GET", &format!("{path}?domain={domain}"), None)?
+        }
+    };
+    let gate = text(&answer.body, "gate").to_owned();
+    let proceed = text(&answer.body, "can_proceed").to_owned();
+    arguments.common.show(&answer.text, &format!("{domain}: {gate}, CAN_PROCEED = {proceed}"))
+}
+
+impl Common {
+    /// Where to ask, with the operator's token where there is one.
+    fn server(&self) -> Result<Server, Failure> {
+        let token = match &self.admin_token_file {
+            Some(path) => Some(read(path)?.trim().to_owned()),
+            None => None,
+        };
+        Server::new(&self.broker, token)
+    }
+
+    /// Prints the answer as it came, or a line for people.
+    fn show(&self, answer: &str, line: &str) -> Result<(), Failure> {
+        let text = if self.json { answer } else { line };
+        print(&format!("{}\n", text.trim_end()))
+    }
+}
+
+/// A text of the answer; empty when it is not there.
+fn text<'a>(body: &'a Value, field: &str) -> &'a str {
+    body.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A JSON document in a file, or from stdin.
+fn document(path: &Path) -> Result<Value, Failure> {
+    let text = read(path)?;
+    serde_json::from_str(&text)
+        .map_err(|error| Failure::new(Exit::Usage, format!("error: {}: {error}", path.display())))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let io = |error: std::io::Error| {
+        Failure::new(Exit::Usage, format!("error: {}: {error}", path.display()))
+    };
+    let mut text = String::new();
+    if path == Path::new("-") {
+        let stdin = std::io::stdin().lock();
+        stdin.take(DOCUMENT_BYTES_MAX).read_to_string(&mut text).map_err(io)?;
+    } else {
+        let file = std::fs::File::open(path).map_err(io)?;
+        file.take(DOCUMENT_BYTES_MAX).read_to_string(&mut text).map_err(io)?;
+    }
+    Ok(text)
+}

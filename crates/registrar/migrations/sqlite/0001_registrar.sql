@@ -1,0 +1,147 @@
+-- The effect axis: a logical request that has a row here has happened, and never can again. There is
+-- no column by which a row could expire, and no row is ever deleted.
+CREATE TABLE effect_key (
+    logical_request_key BLOB  NOT NULL PRIMARY KEY CHECK (length(logical_request_key) = 32),
+    replay_key          BLOB  NOT NULL UNIQUE CHECK (length(replay_key) = 32),
+    protocol_version    INTEGER NOT NULL,
+    domain              TEXT NOT NULL,
+    operation           TEXT NOT NULL,
+    canonical_target    TEXT NOT NULL,
+    artifact_hash       BLOB  NOT NULL CHECK (length(artifact_hash) = 32),
+    owner_binding       TEXT NOT NULL,
+    run_id              TEXT NOT NULL,
+    authorization_nonce BLOB  NOT NULL,
+    consumed_at         INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The authorisation axis, of its own: a nonce that has a row here was used.
+CREATE TABLE nonce_use (
+    authorization_nonce BLOB  NOT NULL PRIMARY KEY CHECK (length(authorization_nonce) = 16),
+    logical_request_key BLOB  NOT NULL,
+    issuer              BLOB  NOT NULL,
+    used_at             INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What an exact retry is told, byte for byte. Inert: nothing here makes anything happen.
+CREATE TABLE registration (
+    logical_request_key BLOB  NOT NULL PRIMARY KEY,
+    attempt_id          TEXT NOT NULL,
+    result              BLOB  NOT NULL,
+    registered_at       INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Whose grants count where.
+CREATE TABLE authority (
+    domain     TEXT NOT NULL,
+    pubkey     BLOB  NOT NULL CHECK (length(pubkey) = 32),
+    trusted_at INTEGER NOT NULL,
+    PRIMARY KEY (domain, pubkey)
+) STRICT, WITHOUT ROWID;
+
+-- What the local authority has issued, so that an operator can list and revoke it.
+CREATE TABLE grant_issued (
+    authorization_nonce BLOB  NOT NULL PRIMARY KEY,
+    domain              TEXT NOT NULL,
+    logical_request_key BLOB  NOT NULL,
+    not_before          INTEGER NOT NULL,
+    not_after           INTEGER NOT NULL,
+    issuer              BLOB  NOT NULL,
+    issued_at           INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- GRANT_LIST.
+CREATE INDEX grant_issued_domain ON grant_issued (domain, authorization_nonce);
+
+CREATE TABLE grant_revoked (
+    authorization_nonce BLOB  NOT NULL PRIMARY KEY,
+    revoked_at          INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The last line of a domain is its state; all of them are its audit.
+CREATE TABLE gate (
+    entry  INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    domain TEXT NOT NULL,
+    action TEXT NOT NULL CHECK (action IN ('open', 'hold')),
+    at     INTEGER NOT NULL
+) STRICT;
+
+-- FACTS, GATE_SHOW.
+CREATE INDEX gate_domain ON gate (domain, entry);
+
+-- The ledger of attempts. An attempt that was begun is open until another line closes it.
+CREATE TABLE attempt (
+    entry               INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    event               TEXT NOT NULL CHECK (event IN ('started', 'closed', 'answered')),
+    logical_request_key BLOB  NOT NULL,
+    attempt_id          TEXT NOT NULL,
+    closes              INTEGER UNIQUE,
+    outcome             TEXT,
+    at                  INTEGER NOT NULL,
+    CONSTRAINT closes_iff_closed CHECK ((event = 'closed') = (closes IS NOT NULL)),
+    CONSTRAINT outcome_iff_ended CHECK ((event = 'started') = (outcome IS NULL))
+) STRICT;
+
+-- FACTS, RESOLVE: the open attempts of a key.
+CREATE INDEX attempt_started ON attempt (logical_request_key, entry) WHERE event = 'started';
+-- ATTEMPT_LIST.
+CREATE INDEX attempt_key ON attempt (logical_request_key, entry);
+
+-- What was refused, written outside the transaction that was rolled back.
+CREATE TABLE failure_audit (
+    entry               INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    domain              TEXT NOT NULL,
+    logical_request_key BLOB  NOT NULL,
+    authorization_nonce BLOB  NOT NULL,
+    attempt_id          TEXT NOT NULL,
+    outcome             TEXT NOT NULL,
+    at                  INTEGER NOT NULL
+) STRICT;
+
+-- FAILURE_LIST.
+CREATE INDEX failure_audit_key ON failure_audit (logical_request_key, entry);
+
+-- A verdict flags an effect; it never frees its key.
+CREATE TABLE verification (
+    logical_request_key BLOB  NOT NULL PRIMARY KEY,
+    verdict             TEXT NOT NULL CHECK (verdict IN ('passed', 'failed')),
+    note                TEXT NOT NULL,
+    at                  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Append-only: what was written stays as it was written.
+CREATE TRIGGER effect_key_no_update BEFORE UPDATE ON effect_key
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER effect_key_no_delete BEFORE DELETE ON effect_key
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER nonce_use_no_update BEFORE UPDATE ON nonce_use
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER nonce_use_no_delete BEFORE DELETE ON nonce_use
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER registration_no_update BEFORE UPDATE ON registration
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER registration_no_delete BEFORE DELETE ON registration
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER grant_issued_no_update BEFORE UPDATE ON grant_issued
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER grant_issued_no_delete BEFORE DELETE ON grant_issued
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER grant_revoked_no_update BEFORE UPDATE ON grant_revoked
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER grant_revoked_no_delete BEFORE DELETE ON grant_revoked
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER gate_no_update BEFORE UPDATE ON gate
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER gate_no_delete BEFORE DELETE ON gate
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER attempt_no_update BEFORE UPDATE ON attempt
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER attempt_no_delete BEFORE DELETE ON attempt
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER failure_audit_no_update BEFORE UPDATE ON failure_audit
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER failure_audit_no_delete BEFORE DELETE ON failure_audit
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER verification_no_update BEFORE UPDATE ON verification
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER verification_no_delete BEFORE DELETE ON verification
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;

@@ -1,0 +1,405 @@
+//! Where the registrar keeps what was used: one set of operations, two databases. One method is one
+//! transaction. `sqlite/` and `postgres/` have the same files in the same order.
+//!
+//! The tables live beside those of whoever uses the registrar, so that consuming can share a
+//! transaction with what it allows: [`sqlite::consume_in_tx`], [`postgres::consume_in_tx`].
+
+pub mod postgres;
+pub mod sqlite;
+
+use semel_core::clock::UnixMs;
+use semel_core::hex::Hex;
+use semel_core::status;
+use semel_store::StoreError;
+
+use crate::decide::{Arrival, Binding, Earlier, Facts, Gate, Key, NonceState, Outcome, Verified};
+use crate::envelope::Valid;
+use crate::fitness::Catalogue;
+use crate::grant::{Grant, Nonce};
+use crate::key::LogicalRequestKey;
+
+pub use postgres::PostgresStore;
+pub use sqlite::SqliteStore;
+
+/// The domain of job approvals, whose gate nobody has to open.
+pub const JOBS_DOMAIN: &str = "jobs";
+
+/// Either database.
+#[derive(Clone)]
+pub enum Store {
+    /// One host.
+    Sqlite(SqliteStore),
+    /// Many registrars.
+    Postgres(PostgresStore),
+}
+
+/// A try to register a request, with everything that the store needs of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// What is asked for.
+    pub valid: Valid,
+    /// Who allows it; its signature was checked.
+    pub grant: Grant,
+    /// The effect that this one compensates.
+    pub compensates: Option<LogicalRequestKey>,
+    /// Which try.
+    pub attempt_id: String,
+    /// What is stored, and told to every exact retry.
+    pub result: Vec<u8>,
+    /// The time.
+    pub now: UnixMs,
+}
+
+/// Where an attempt stands in the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry(pub i64);
+
+impl Entry {
+    /// Of who consumes in a transaction of its own making: nothing is earlier, nothing closes it.
+    pub const NONE: Self = Self(0);
+
+    /// Of who only looks: every open attempt is earlier.
+    pub const LAST: Self = Self(i64::MAX);
+}
+
+/// What the store has found and done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    /// What became of the attempt.
+    pub outcome: Outcome,
+    /// What held the key.
+    pub key: Key,
+    /// The stored result, where there is one.
+    pub result: Option<Vec<u8>>,
+}
+
+status! {
+    /// What a verifier found.
+    pub enum Verdict {
+        /// The effect is as it should be.
+        Passed = "passed",
+        /// It is not.
+        Failed = "failed",
+    }
+}
+
+/// An effect that has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effect {
+    /// What every exact retry is told.
+    pub result: Vec<u8>,
+    /// What was found afterwards, with the verifier's note.
+    pub verdict: Option<(Verdict, String)>,
+}
+
+/// What happened to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// What is there.
+    pub effect: Option<Effect>,
+    /// Attempts whose end was not known and is now.
+    pub closed: u64,
+}
+
+/// What became of a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verifying {
+    /// It is written, or the same one was.
+    Written,
+    /// There is another one.
+    Other,
+    /// There is no such effect.
+    NoEffect,
+}
+
+status! {
+    /// What may still be done with a grant.
+    pub enum GrantState {
+        /// It may be used.
+        Issued = "issued",
+        /// It was.
+        Consumed = "consumed",
+        /// Nobody may use it any more.
+        Revoked = "revoked",
+    }
+}
+
+/// A grant in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Granted {
+    /// Its name.
+    pub nonce: Nonce,
+    /// What it allows.
+    pub logical_request_key: LogicalRequestKey,
+    /// Its window.
+    pub window: (UnixMs, UnixMs),
+    /// When it was issued.
+    pub issued_at: UnixMs,
+    /// What became of it.
+    pub state: GrantState,
+}
+
+/// What a revocation comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Revoking {
+    /// It is revoked, now or before.
+    Revoked,
+    /// It was used: too late.
+    Consumed,
+    /// There is no such grant.
+    Unknown,
+}
+
+/// The facts as they stand in the tables.
+struct Found {
+    replay_key: Option<Vec<u8>>,
+    used_for: Option<Vec<u8>>,
+    revoked: bool,
+    trusted: bool,
+    gate: Option<String>,
+    verdict: Option<String>,
+    result: Option<Vec<u8>>,
+    earlier_open: bool,
+    mine_closed: bool,
+    compensated: Option<String>,
+}
+
+impl Found {
+    /// Decides. `arrival` is what an earlier look has found; without one this is the first.
+    fn decide(self, attempt: &Attempt, arrival: Option<Arrival>) -> Result<Done, StoreError> {
+        let facts = self.facts(attempt, arrival)?;
+        let failed = Some(Verdict::Failed.as_str());
+        let compensable = attempt.compensates.is_none() || self.compensated.as_deref() == failed;
+        let decided = crate::decide::decide(facts);
+        let refused = decided == Outcome::Registered && !compensable;
+        let outcome = if refused { Outcome::NotCompensable } else { decided };
+        let result = self.result.filter(|_| outcome.shows_result());
+        Ok(Done { outcome, key: facts.key, result })
+    }
+
+    fn facts(&self, attempt: &Attempt, arrival: Option<Arrival>) -> Result<Facts, StoreError> {
+        let (valid, grant) = (&attempt.valid, &attempt.grant);
+        let own_key = valid.logical_request_key.0.0;
+        let key = match self.replay_key.as_deref() {
+            None => Key::Free,
+            Some(held) if held == valid.replay_key.0.0 => Key::Same,
+            Some(_) => Key::Other,
+        };
+        if (key == Key::Free) == self.result.is_some() {
+            let what = "the consumed key and the registration are not both there".to_owned();
+            return Err(corrupt("effect_key", valid.logical_request_key.to_string(), what));
+        }
+        let nonce = match self.used_for.as_deref() {
+            Some(used_for) if used_for == own_key => NonceState::SameRow,
+            Some(_) => NonceState::OtherRow,
+            None if self.revoked => NonceState::Revoked,
+            None => NonceState::Fresh,
+        };
+        let failed = self.verdict.as_deref() == Some(Verdict::Failed.as_str());
+        let open = self.earlier_open || self.mine_closed;
+        let now = match key {
+            Key::Free => Arrival::Free,
+            Key::Same | Key::Other => Arrival::Taken,
+        };
+        Ok(Facts {
+            key,
+            nonce,
+            binding: if self.trusted { grant.binding(valid) } else { Binding::Unbound },
+            verified: if failed { Verified::Failed } else { Verified::NotFailed },
+            arrival: arrival.unwrap_or(now),
+            earlier: if open { Earlier::Open } else { Earlier::None },
+            gate: gate_of(&valid.envelope.domain, self.gate.as_deref())?,
+            time: grant.time(valid, attempt.now),
+        })
+    }
+}
+
+/// The state of a gate by its last line; nobody has touched it when there is none.
+fn gate_of(domain: &str, action: Option<&str>) -> Result<Gate, StoreError> {
+    match action {
+        None if domain == JOBS_DOMAIN => Ok(Gate::Open),
+        None => Ok(Gate::Held),
+        Some(action) => Gate::parse(action)
+            .ok_or_else(|| corrupt("gate", domain.to_owned(), format!("{action} is no state"))),
+    }
+}
+
+/// An effect from its columns.
+fn effect(
+    result: Option<Vec<u8>>,
+    verdict: Option<String>,
+    note: Option<String>,
+) -> Result<Option<Effect>, StoreError> {
+    let Some(result) = result else { return Ok(None) };
+    let verdict = match verdict {
+        None => None,
+        Some(word) => {
+            let what = || corrupt("verification", word.clone(), "is no verdict".to_owned());
+            Some((Verdict::parse(&word).ok_or_else(what)?, note.unwrap_or_default()))
+        }
+    };
+    Ok(Some(Effect { result, verdict }))
+}
+
+/// What became of a grant, from its columns.
+fn grant_state(consumed: bool, revoked: bool) -> GrantState {
+    match (consumed, revoked) {
+        (true, _) => GrantState::Consumed,
+        (false, true) => GrantState::Revoked,
+        (false, false) => GrantState::Issued,
+    }
+}
+
+/// Bytes of a column that has a fixed length.
+fn fixed<const N: usize>(table: &'static str, bytes: Vec<u8>) -> Result<Hex<N>, StoreError> {
+    let length = bytes.len();
+    let what = || corrupt(table, String::new(), format!("{length} bytes instead of {N}"));
+    bytes.try_into().map(Hex).map_err(|_| what())
+}
+
+fn corrupt(table: &'static str, id: String, what: String) -> StoreError {
+    StoreError::Corrupt { table, id, what }
+}
+
+/// Calls the same method of whichever store it is.
+impl Store {
+    /// What the tables are, for the proof of fitness.
+    pub async fn catalogue(&self) -> Result<Catalogue, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.catalogue().await,
+            Self::Postgres(store) => store.catalogue().await,
+        }
+    }
+
+    /// Looks, and decides as if nobody else were there. Writes nothing.
+    pub async fn look(&self, attempt: &Attempt) -> Result<Done, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.look(attempt).await,
+            Self::Postgres(store) => store.look(attempt).await,
+        }
+    }
+
+    /// Writes down that an attempt begins.
+    pub async fn attempt_start(&self, attempt: &Attempt) -> Result<Entry, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.attempt_start(attempt).await,
+            Self::Postgres(store) => store.attempt_start(attempt).await,
+        }
+    }
+
+    /// The transaction: both keys, the registration and the ledger's closing line, or nothing.
+    pub async fn consume(&self, attempt: &Attempt, entry: Entry) -> Result<Done, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.consume(attempt, entry).await,
+            Self::Postgres(store) => store.consume(attempt, entry).await,
+        }
+    }
+
+    /// Writes down how an attempt ended that has written nothing; beside it, what was refused.
+    pub async fn attempt_end(
+        &self,
+        attempt: &Attempt,
+        entry: Option<Entry>,
+        outcome: Outcome,
+    ) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.attempt_end(attempt, entry, outcome).await,
+            Self::Postgres(store) => store.attempt_end(attempt, entry, outcome).await,
+        }
+    }
+
+    /// What happened to a request: waits for transactions on its key, and closes open attempts.
+    pub async fn resolve(
+        &self,
+        key: LogicalRequestKey,
+        now: UnixMs,
+    ) -> Result<Resolved, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.resolve(key, now).await,
+            Self::Postgres(store) => store.resolve(key, now).await,
+        }
+    }
+
+    /// An effect.
+    pub async fn effect_find(&self, key: LogicalRequestKey) -> Result<Option<Effect>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.effect_find(key).await,
+            Self::Postgres(store) => store.effect_find(key).await,
+        }
+    }
+
+    /// Flags an effect. Its key and nonce stay consumed whatever the verdict.
+    pub async fn verify(
+        &self,
+        key: LogicalRequestKey,
+        verdict: Verdict,
+        note: &str,
+        now: UnixMs,
+    ) -> Result<Verifying, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.verify(key, verdict, note, now).await,
+            Self::Postgres(store) => store.verify(key, verdict, note, now).await,
+        }
+    }
+
+    /// Writes down a grant of the local authority, which the domain trusts from now on.
+    pub async fn grant_issue(&self, grant: &Grant, now: UnixMs) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.grant_issue(grant, now).await,
+            Self::Postgres(store) => store.grant_issue(grant, now).await,
+        }
+    }
+
+    /// Grants of a domain, in the order of their nonces.
+    pub async fn grant_list(
+        &self,
+        domain: &str,
+        after: Option<Nonce>,
+        limit: u32,
+    ) -> Result<Vec<Granted>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.grant_list(domain, after, limit).await,
+            Self::Postgres(store) => store.grant_list(domain, after, limit).await,
+        }
+    }
+
+    /// Takes a grant back that was not used.
+    pub async fn grant_revoke(&self, nonce: Nonce, now: UnixMs) -> Result<Revoking, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.grant_revoke(nonce, now).await,
+            Self::Postgres(store) => store.grant_revoke(nonce, now).await,
+        }
+    }
+
+    /// Whether the domain trusts this key.
+    pub async fn trusts(&self, domain: &str, issuer: Hex<32>) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.trusts(domain, issuer).await,
+            Self::Postgres(store) => store.trusts(domain, issuer).await,
+        }
+    }
+
+    /// The state of a gate.
+    pub async fn gate(&self, domain: &str) -> Result<Gate, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.gate(domain).await,
+            Self::Postgres(store) => store.gate(domain).await,
+        }
+    }
+
+    /// Holds every domain that anybody has ever opened or held; says how many.
+    pub async fn gate_hold_all(&self, now: UnixMs) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.gate_hold_all(now).await,
+            Self::Postgres(store) => store.gate_hold_all(now).await,
+        }
+    }
+
+    /// Opens or holds.
+    pub async fn gate_set(&self, domain: &str, gate: Gate, now: UnixMs) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.gate_set(domain, gate, now).await,
+            Self::Postgres(store) => store.gate_set(domain, gate, now).await,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The tables `attempt` and `failure_audit`: written outside the transaction that may be undone.
+
+use rusqlite::named_params;
+use semel_core::clock::UnixMs;
+use semel_store::sqlite::Tx;
+use semel_store::{StoreError, statements};
+
+use super::SqliteStore;
+use crate::decide::Outcome;
+use crate::key::LogicalRequestKey;
+use crate::limits::RESOLVE_ATTEMPTS_MAX;
+use crate::store::{Attempt, Entry};
+
+statements! {
+    START = "
+        INSERT INTO attempt (event, logical_request_key, attempt_id, at)
+        VALUES ('started', :key, :attempt_id, :now)
+     RETURNING entry";
+
+    CLOSE = "
+        INSERT INTO attempt (event, logical_request_key, attempt_id, closes, outcome, at)
+        VALUES ('closed', :key, :attempt_id, :entry, :outcome, :now)
+            ON CONFLICT (closes) DO NOTHING";
+
+    ANSWER = "
+        INSERT INTO attempt (event, logical_request_key, attempt_id, outcome, at)
+        VALUES ('answered', :key, :attempt_id, :outcome, :now)";
+
+    FAILURE = "
+        INSERT INTO failure_audit (domain, logical_request_key, authorization_nonce, attempt_id,
+                                   outcome, at)
+        VALUES (:domain, :key, :nonce, :attempt_id, :outcome, :now)";
+
+    RESOLVE = "
+        INSERT INTO attempt (event, logical_request_key, attempt_id, closes, outcome, at)
+        SELECT 'closed', started.logical_request_key, started.attempt_id, started.entry, :outcome,
+               :now
+          FROM attempt AS started
+         WHERE started.logical_request_key = :key
+           AND started.event = 'started'
+           AND NOT EXISTS (SELECT 1
+                             FROM attempt AS closing
+                            WHERE closing.closes = started.entry)
+         ORDER BY started.entry
+         LIMIT :limit";
+}
+
+impl SqliteStore {
+    pub(in crate::store) async fn attempt_start(
+        &self,
+        attempt: &Attempt,
+    ) -> Result<Entry, StoreError> {
+        let (key, attempt_id) = (attempt.valid.logical_request_key, attempt.attempt_id.clone());
+        let now = attempt.now;
+        let write = self.sqlite.write(move |tx| {
+            let by = named_params! {":key": key.0.0, ":attempt_id": attempt_id, ":now": now.0};
+            Ok(Entry(tx.prepare_cached(START)?.query_row(by, |row| row.get(0))?))
+        });
+        write.await
+    }
+
+    pub(in crate::store) async fn attempt_end(
+        &self,
+        attempt: &Attempt,
+        entry: Option<Entry>,
+        outcome: Outcome,
+    ) -> Result<(), StoreError> {
+        let attempt = attempt.clone();
+        let write = self.sqlite.write(move |tx| {
+            match entry {
+                Some(entry) => close_in_tx(tx, &attempt, entry, outcome)?,
+                None => answer_in_tx(tx, &attempt, outcome)?,
+            }
+            if outcome.code().is_some() {
+                failure_in_tx(tx, &attempt, outcome)?;
+            }
+            Ok(())
+        });
+        write.await
+    }
+}
+
+pub(super) fn close_in_tx(
+    tx: &Tx<'_>,
+    attempt: &Attempt,
+    entry: Entry,
+    outcome: Outcome,
+) -> Result<(), StoreError> {
+    tx.prepare_cached(CLOSE)?.execute(named_params! {
+        ":key": attempt.valid.logical_request_key.0.0, ":attempt_id": attempt.attempt_id,
+        ":entry": entry.0, ":outcome": outcome.as_str(), ":now": attempt.now.0,
+    })?;
+    Ok(())
+}
+
+fn answer_in_tx(tx: &Tx<'_>, attempt: &Attempt, outcome: Outcome) -> Result<(), StoreError> {
+    tx.prepare_cached(ANSWER)?.execute(named_params! {
+        ":key": attempt.valid.logical_request_key.0.0, ":attempt_id": attempt.attempt_id,
+        ":outcome": outcome.as_str(), ":now": attempt.now.0,
+    })?;
+    Ok(())
+}
+
+fn failure_in_tx(tx: &Tx<'_>, attempt: &Attempt, outcome: Outcome) -> Result<(), StoreError> {
+    tx.prepare_cached(FAILURE)?.execute(named_params! {
+        ":domain": attempt.valid.envelope.domain,
+        ":key": attempt.valid.logical_request_key.0.0, ":nonce": attempt.grant.nonce.0.0,
+        ":attempt_id": attempt.attempt_id, ":outcome": outcome.as_str(), ":now": attempt.now.0,
+    })?;
+    Ok(())
+}
+
+/// Closes the attempts of a key whose end nobody has told.
+pub(super) fn resolve_in_tx(
+    tx: &Tx<'_>,
+    key: LogicalRequestKey,
+    outcome: &str,
+    now: UnixMs,
+) -> Result<u64, StoreError> {
+    let closed = tx.prepare_cached(RESOLVE)?.execute(named_params! {
+        ":key": key.0.0, ":outcome": outcome, ":now": now.0, ":limit": RESOLVE_ATTEMPTS_MAX,
+    })?;
+    Ok(closed as u64)
+}

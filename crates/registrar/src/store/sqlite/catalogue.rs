@@ -1,0 +1,205 @@
+//! What SQLite says of the registrar's tables: pragmas, and the text of what made them.
+
+use std::collections::BTreeSet;
+
+use rusqlite::Connection;
+use semel_store::{StoreError, statements};
+
+use super::{MIGRATIONS, SqliteStore};
+use crate::fitness::{APPEND_ONLY, Catalogue, Change, Nullable, TABLES};
+
+statements! {
+    COLUMNS = "
+        SELECT name, \"notnull\", pk
+          FROM pragma_table_info(:table)";
+
+    UNIQUES = "
+        SELECT name
+          FROM pragma_index_list(:table)
+         WHERE \"unique\" = 1
+           AND partial = 0";
+
+    KEY = "
+        SELECT name
+          FROM pragma_index_info(:index)";
+
+    MADE_BY = "
+        SELECT sql
+          FROM sqlite_schema
+         WHERE type = :type
+           AND name = :name";
+}
+
+impl SqliteStore {
+    pub(in crate::store) async fn catalogue(&self) -> Result<Catalogue, StoreError> {
+        self.sqlite.read(catalogue_in_tx).await
+    }
+}
+
+/// Differs from postgres: what must be there is read from a new database with the same migrations.
+fn catalogue_in_tx(tx: &Connection) -> Result<Catalogue, StoreError> {
+    let model = Connection::open_in_memory()?;
+    for migration in MIGRATIONS.migrations {
+        model.execute_batch(migration.sql)?;
+    }
+    let mut catalogue = read(tx, &model)?;
+    catalogue.needed = definitions(&model)?;
+    Ok(catalogue)
+}
+
+fn read(tx: &Connection, model: &Connection) -> Result<Catalogue, StoreError> {
+    let mut catalogue = Catalogue { definitions: definitions(tx)?, ..Catalogue::default() };
+    for table in TABLES {
+        let mut uniques = BTreeSet::new();
+        let columns = catalogue.columns.entry((*table).to_owned()).or_default();
+        let mut statement = tx.prepare(COLUMNS)?;
+        let mut rows = statement.query([table])?;
+        let mut key: Vec<String> = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (name, not_null, pk): (String, bool, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            columns.insert(name.clone(), if not_null { Nullable::No } else { Nullable::Yes });
+            if pk > 0 {
+                key.push(name);
+            }
+        }
+        // A primary key of one integer has no index of its own: the table is ordered by it.
+        if !key.is_empty() {
+            uniques.insert(key.into_iter().collect());
+        }
+        for index in texts(tx, UNIQUES, table)? {
+            uniques.insert(texts(tx, KEY, &index)?.into_iter().collect());
+        }
+        catalogue.uniques.insert((*table).to_owned(), uniques);
+    }
+    for table in APPEND_ONLY {
+        for (change, word) in [(Change::Update, "update"), (Change::Delete, "delete")] {
+            let name = format!("{table}_no_{word}");
+            let found = made_by(tx, "trigger", &name)?;
+            if found.is_some() && found == made_by(model, "trigger", &name)? {
+                catalogue.refusals.insert(((*table).to_owned(), change));
+            }
+        }
+    }
+    Ok(catalogue)
+}
+
+fn definitions(tx: &Connection) -> Result<BTreeSet<(String, String)>, StoreError> {
+    let mut definitions = BTreeSet::new();
+    for table in TABLES {
+        if let Some(sql) = made_by(tx, "table", table)? {
+            definitions.insert(((*table).to_owned(), sql));
+        }
+    }
+    Ok(definitions)
+}
+
+fn made_by(tx: &Connection, kind: &str, name: &str) -> Result<Option<String>, StoreError> {
+    let mut statement = tx.prepare(MADE_BY)?;
+    let mut rows = statement.query([kind, name])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let sql: String = row.get(0)?;
+    Ok(Some(sql.split_whitespace().collect::<Vec<_>>().join(" ")))
+}
+
+fn texts(tx: &Connection, sql: &str, by: &str) -> Result<Vec<String>, StoreError> {
+    let mut statement = tx.prepare(sql)?;
+    let rows = statement.query_map([by], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fitness::prove;
+    use semel_core::code::Code;
+
+    const SQL: &str = MIGRATIONS.migrations[0].sql;
+
+    fn proved(sql: &str) -> Result<(), crate::fitness::Unfit> {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection.execute_batch(sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
+        prove(&catalogue_in_tx(&connection).expect("a catalogue"))
+    }
+
+    /// The schema without what each of these lines says, one at a time.
+    fn without(needle: &str) -> Vec<String> {
+        let places = SQL.match_indices(needle).map(|(place, _)| place);
+        places.map(|at| [&SQL[..at], &SQL[at + needle.len()..]].concat()).collect()
+    }
+
+    #[test]
+    fn the_schema_is_fit() {
+        assert_eq!(proved(SQL), Ok(()));
+    }
+
+    #[test]
+    fn a_schema_without_one_of_its_constraints_is_not() {
+        let mut refused = 0;
+        for sql in without(" UNIQUE") {
+            assert_eq!(proved(&sql).expect_err(&sql).code, Code::ReplaySurfaceNotFit);
+            refused += 1;
+        }
+        // A table without a primary key needs its row numbers.
+        for (key, kept) in [
+            (" PRIMARY KEY CHECK", " CHECK"),
+            (" PRIMARY KEY,", ","),
+            (" PRIMARY KEY AUTOINCREMENT,", ","),
+        ] {
+            for (at, _) in SQL.match_indices(key) {
+                let sql = [&SQL[..at], kept, &SQL[at + key.len()..]].concat();
+                let sql = sql.replace(", WITHOUT ROWID", "");
+                assert_eq!(proved(&sql).expect_err(&sql).code, Code::ReplaySurfaceNotFit);
+                refused += 1;
+            }
+        }
+        let sql =
+            SQL.replace(",\n    PRIMARY KEY (domain, pubkey)\n) STRICT, WITHOUT ROWID", ") STRICT");
+        assert_eq!(proved(&sql).expect_err(&sql).code, Code::ReplaySurfaceNotFit);
+        assert_eq!(refused + 1, 12, "every unique key");
+        for sql in without(" NOT NULL").iter().filter(|sql| !sql.contains("IS)")) {
+            assert_eq!(proved(sql).expect_err(sql).code, Code::ReplayDomainFailClosed);
+            refused += 1;
+        }
+        let checks = SQL.match_indices("CHECK (").map(|(at, _)| at);
+        for at in checks {
+            let sql = format!("{}CHECK (1 = 1 OR {}", &SQL[..at], &SQL[at + 7..]);
+            assert_eq!(proved(&sql).expect_err(&sql).code, Code::ReplayDomainFailClosed);
+            refused += 1;
+        }
+        assert!(refused > 60, "{refused}");
+    }
+
+    #[test]
+    fn a_schema_without_one_of_its_triggers_is_not() {
+        let mut dropped = 0;
+        for table in APPEND_ONLY {
+            for word in ["update", "delete"] {
+                let drop = format!("{SQL}; DROP TRIGGER {table}_no_{word};");
+                let unfit = proved(&drop).expect_err(&drop);
+                assert_eq!(unfit.code, Code::ReplayDomainFailClosed);
+                assert!(unfit.what.contains(table), "{unfit}");
+                let hollow = format!(
+                    "{drop} CREATE TRIGGER {table}_no_{word} BEFORE {word} ON {table}
+                      BEGIN SELECT 1; END;"
+                );
+                assert!(proved(&hollow).is_err());
+                dropped += 1;
+            }
+        }
+        assert_eq!(dropped, 18);
+    }
+
+    #[test]
+    fn a_retry_ledger_is_no_store_for_effects() {
+        let ledger = "CREATE TABLE effect_key (
+            id INTEGER PRIMARY KEY, idempotency_key TEXT NOT NULL, attempt_no INTEGER NOT NULL,
+            UNIQUE (idempotency_key, attempt_no)) STRICT;";
+        let unfit = proved(ledger).expect_err("a ledger");
+        assert_eq!(unfit.code, Code::ReplaySurfaceNotFit);
+        assert!(unfit.what.contains("attempt_no"), "{unfit}");
+        let beside = format!("{SQL} CREATE UNIQUE INDEX more ON effect_key (run_id, replay_key);");
+        assert_eq!(proved(&beside), Ok(()), "more uniqueness harms nobody");
+        let keyed = format!("{SQL} CREATE UNIQUE INDEX more ON registration (attempt_id);");
+        assert_eq!(proved(&keyed).expect_err("keyed").code, Code::ReplaySurfaceNotFit);
+    }
+}

@@ -1,0 +1,16 @@
+//! The registrar through a real socket, on real databases.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod cases;
+mod crash;
+mod embedded;
+mod fitness;
+mod hostile;
+mod lost;
+mod support;
