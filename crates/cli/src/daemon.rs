@@ -2,6 +2,7 @@
 
 mod control;
 pub(crate) mod home;
+mod recover;
 pub(crate) mod running;
 pub(crate) mod tls;
 mod up;
@@ -31,6 +32,10 @@ enum Command {
     Status(control::Simple),
     /// Print its log
     Logs(control::Logs),
+    /// Look whether its databases are sound, and set a damaged one aside
+    Recover(recover::Arguments),
+    /// Replace the token for TCP; the old one is accepted for a minute more
+    RotateToken(control::Simple),
     /// What was accepted on this host
     Outbox(local::outbox::Arguments),
     /// What arrived on this host
@@ -45,6 +50,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Reload(arguments) => control::reload(arguments).await,
         Command::Status(arguments) => control::status(arguments).await,
         Command::Logs(arguments) => control::logs(arguments).await,
+        Command::Recover(arguments) => recover::run(arguments).await,
+        Command::RotateToken(arguments) => control::rotate_token(arguments).await,
         Command::Outbox(arguments) => local::outbox::run(arguments).await,
         Command::Inbox(arguments) => local::inbox::run(arguments).await,
     }

@@ -106,6 +106,7 @@ codes! {
     HostNotAllowed                 "host_not_allowed"                      403 Never;
     OriginNotAllowed               "origin_not_allowed"                    403 Never;
     PreflightRefused               "preflight_refused"                     403 Never;
+    SocketOnly                     "socket_only"                           403 Never;
     OutboxRowNotFound              "outbox_row_not_found"                  404 Never;
     AmbiguousName                  "ambiguous_name"                        409 Never;
     RequeueNotPossible             "requeue_not_possible"                  409 Never;

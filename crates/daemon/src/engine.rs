@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 use crate::broker_api::BrokerApi;
 use crate::directory;
 use crate::inbox::{Inbox, Opened};
-use crate::limits::{PAYLOAD_KEPT, UPKEEP_INTERVAL};
+use crate::limits::{FULL_INTERVAL, PAYLOAD_KEPT, UPKEEP_INTERVAL};
 use crate::link::{self, LinkHandle, LinkOptions};
-use crate::outbox::{Outbox, Pressure};
+use crate::outbox::{Outbox, Pressure, Room};
 use crate::store::event::EventKind;
 use crate::store::link::history_forgotten_in_tx;
 use crate::store::outbox::{Draft, Moved, NewOutboxRow, outbox_requeue_in_tx};
@@ -31,8 +31,16 @@ use crate::store::upkeep;
 pub struct EngineOptions {
     /// Bytes of `outbox.db` at the most.
     pub outbox_bytes_max: u64,
+    /// Bytes that are left free on the disk.
+    pub reserved_bytes: u64,
     /// How long messages are kept in the inbox.
     pub inbox_kept: Duration,
+}
+
+impl EngineOptions {
+    fn room(&self) -> Room {
+        Room { bytes_max: self.outbox_bytes_max, reserved_bytes: self.reserved_bytes }
+    }
 }
 
 /// A running daemon.
@@ -100,26 +108,20 @@ impl Engine {
         let outbox = Outbox::open(
             &outbox_path,
             link_options.instance_id,
-            options.outbox_bytes_max,
+            options.room(),
             mint,
             Arc::clone(&clock),
             Arc::clone(&on_uncertain),
         );
         let outbox = Arc::new(outbox.await?);
-        let Opened { inbox, set_aside } =
+        let Opened { inbox, set_aside, is_new } =
             Inbox::open(&inbox_path, Arc::clone(&clock), on_uncertain)?;
         let inbox = Arc::new(inbox);
-        let rebuild_to = match set_aside {
-            Some(aside) => {
-                let aside = aside.display().to_string();
-                tracing::error!(
-                    aside,
-                    "inbox.db is damaged; it is rebuilt from the broker's history"
-                );
-                forget_history(&outbox).await
-            }
-            None => None,
-        };
+        if let Some(aside) = set_aside {
+            let aside = aside.display().to_string();
+            tracing::error!(aside, "inbox.db is damaged; it is rebuilt from the broker's history");
+        }
+        let rebuild_to = if is_new { forget_history(&outbox).await } else { None };
         let (stop, stopping) = watch::channel(false);
         let (inbox_kept, kept) = watch::channel(options.inbox_kept);
         let api = Arc::new(BrokerApi::new(
@@ -156,7 +158,7 @@ impl Engine {
 
     /// Keeps things in another way from now on.
     pub fn change(&self, options: &EngineOptions) {
-        self.outbox.set_bytes_max(options.outbox_bytes_max);
+        self.outbox.gauge.set_room(options.room());
         self.inbox_kept.send_replace(options.inbox_kept);
     }
 
@@ -166,7 +168,7 @@ impl Engine {
             return Ok(Requeued::NotFound);
         };
         let id = row.id;
-        let maybe_sent = row.maybe_sent || row.life != self.outbox.life();
+        let maybe_sent = row.maybe_sent || self.outbox.may_have_lost_marks(row.life);
         if row.status == OutboxStatus::Pending && maybe_sent {
             // First dead with an unknown outcome, then resolved, then aborted.
             if !self.link.give_up(id, "an operator requeued it").await {
@@ -295,26 +297,48 @@ async fn upkeep_task(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut before = Pressure::Low;
+    let mut sweeps = tokio::time::interval(UPKEEP_INTERVAL);
+    let mut sweep = false;
     loop {
-        let pressure = outbox.measure();
-        if pressure != before && pressure != Pressure::Low {
-            tracing::warn!(%pressure, "the outbox is nearly full");
-            let data = json!({"pressure": pressure.as_str(), "bytes": outbox.bytes()});
-            inbox.announce(EventKind::OutboxPressureHigh, &data);
+        before = look(&outbox, &inbox, before).await;
+        if std::mem::take(&mut sweep) {
+            let kept = *inbox_kept.borrow_and_update();
+            let swept = async {
+                outbox.prune(PAYLOAD_KEPT).await?;
+                inbox.sweep(kept).await
+            };
+            if let Err(error) = swept.await {
+                tracing::error!(error = error.chain(), "what is past its time was not swept");
+            }
         }
-        before = pressure;
-        let kept = *inbox_kept.borrow_and_update();
-        let swept = async {
-            outbox.prune(PAYLOAD_KEPT).await?;
-            inbox.sweep(kept).await
-        };
-        if let Err(error) = swept.await {
-            tracing::error!(error = error.chain(), "what is past its time was not swept");
-        }
+        let is_full = before == Pressure::Full;
         tokio::select! {
-            () = tokio::time::sleep(UPKEEP_INTERVAL) => {}
-            Ok(()) = inbox_kept.changed() => {}
+            _ = sweeps.tick() => sweep = true,
+            Ok(()) = inbox_kept.changed() => sweep = true,
+            () = outbox.gauge.wake.notified() => {}
+            // Somebody may make room on the disk, and nobody tells us.
+            () = tokio::time::sleep(FULL_INTERVAL), if is_full => {}
             () = link::stopped(&mut stop) => return,
         }
     }
+}
+
+/// Measures, and says so when the level has changed for the worse.
+async fn look(outbox: &Outbox, inbox: &Arc<Inbox>, before: Pressure) -> Pressure {
+    let pressure = match outbox.measure().await {
+        Ok(pressure) => pressure,
+        Err(error) => {
+            tracing::error!(error = error.chain(), "how full the outbox is could not be measured");
+            return before;
+        }
+    };
+    if pressure != before && pressure != Pressure::Low {
+        tracing::warn!(%pressure, "the outbox is nearly full");
+        let data = json!({"pressure": pressure.as_str(), "bytes": outbox.bytes()});
+        inbox.announce(EventKind::OutboxPressureHigh, &data);
+    }
+    if pressure != before && pressure == Pressure::Low {
+        tracing::info!("there is room in the outbox again");
+    }
+    pressure
 }

@@ -28,7 +28,7 @@ mod send;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -137,6 +137,7 @@ pub struct Api {
     streams: Arc<Semaphore>,
     buckets: Buckets,
     metrics: Metrics,
+    token_rotations: AtomicU64,
     stopping: watch::Sender<bool>,
     /// Every call and every stream holds a receiver until its end.
     inside: watch::Sender<()>,
@@ -162,6 +163,7 @@ impl Api {
             streams: Arc::new(Semaphore::new(options.max_streams)),
             buckets: Buckets::new(options.calls_burst, options.calls_per_second),
             metrics: Metrics::new(),
+            token_rotations: AtomicU64::new(0),
             stopping: watch::channel(false).0,
             inside: watch::channel(()).0,
             options,
@@ -265,7 +267,7 @@ async fn respond(
             Given::of_json(&text, route.body, api.options.body_bytes_max)?
         }
     };
-    let call = Call { api: Arc::clone(api), id, headers, query, body, _place: place };
+    let call = Call { api: Arc::clone(api), door, id, headers, query, body, _place: place };
     let reply = match route.verb {
         Verb::Get => (route.handle)(call).await?,
         // In a task of its own: hyper drops us when the caller goes away, and what has begun to be

@@ -3,14 +3,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::clock::Clock;
+use semel_core::envelope::DestinationKind;
 use semel_store::sqlite::{OnUncertain, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError};
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::limits::{EVENTS_KEPT, KEYS_KEPT, SWEEP_MAX};
+use crate::recover::{is_damage, is_new, set_aside};
 use crate::store::event::{self, Event, EventKind};
 use crate::store::inbox::{self, Arrived, Filter, Message, Way};
 use crate::store::{INBOX_APPLICATION_ID, INBOX_MIGRATIONS};
@@ -21,14 +24,20 @@ pub struct Inbox {
     clock: Arc<dyn Clock>,
     /// Counts what was stored; streams wait for it to change.
     stored: watch::Sender<u64>,
+    /// New messages since the start, by the kind of their destination.
+    received: [AtomicU64; DestinationKind::ALL.len()],
+    /// Messages that were there already.
+    repeated: AtomicU64,
 }
 
 /// What opening an inbox came to.
 pub struct Opened {
     /// The inbox.
     pub inbox: Inbox,
-    /// A damaged file was set aside under this name, and the inbox is empty: rebuild it.
+    /// A damaged file was set aside under this name.
     pub set_aside: Option<PathBuf>,
+    /// The inbox is empty: what was in it before is rebuilt.
+    pub is_new: bool,
 }
 
 impl Inbox {
@@ -47,6 +56,7 @@ impl Inbox {
             now,
             on_uncertain,
         );
+        let is_new = is_new(path);
         let (sqlite, set_aside) = match Sqlite::open(&options) {
             Ok(sqlite) => (sqlite, None),
             Err(error) if is_damage(&error) => {
@@ -55,14 +65,23 @@ impl Inbox {
             }
             Err(error) => return Err(error),
         };
-        let inbox = Self { sqlite, clock, stored: watch::channel(0).0 };
-        Ok(Opened { inbox, set_aside })
+        let (received, repeated) = (Default::default(), AtomicU64::new(0));
+        let inbox = Self { sqlite, clock, stored: watch::channel(0).0, received, repeated };
+        let is_new = is_new || set_aside.is_some();
+        Ok(Opened { inbox, set_aside, is_new })
     }
 
     /// Stores what has not been stored yet and comes back once it is on disk.
     pub async fn receive(&self, arrived: Arc<[Arrived]>, way: Way) -> Result<usize, StoreError> {
         let now = self.clock.wall();
-        let new = self.sqlite.write(move |tx| inbox::receive_in_tx(tx, &arrived, now, way)).await?;
+        let count = arrived.len();
+        let kinds = self.sqlite.write(move |tx| inbox::receive_in_tx(tx, &arrived, now, way));
+        let kinds = kinds.await?;
+        let new = kinds.len();
+        for kind in kinds {
+            self.received[kind as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        self.repeated.fetch_add(count.saturating_sub(new) as u64, Ordering::Relaxed);
         if new > 0 {
             self.changed();
         }
@@ -136,7 +155,7 @@ impl Inbox {
         self.stored.subscribe()
     }
 
-    /// Deletes messages, events and keys that are past their time.
+    /// Deletes messages, events, keys and readers that are past their time.
     pub async fn sweep(&self, kept: std::time::Duration) -> Result<(), StoreError> {
         let now = self.clock.wall();
         let (messages, events) = (now.saturating_sub(kept), now.saturating_sub(EVENTS_KEPT));
@@ -145,12 +164,25 @@ impl Inbox {
             let gone = self.sqlite.write(move |tx| {
                 Ok(inbox::sweep_in_tx(tx, messages, SWEEP_MAX)?
                     + event::sweep_in_tx(tx, events, SWEEP_MAX)?
-                    + inbox::sweep_keys_in_tx(tx, keys, SWEEP_MAX)?)
+                    + inbox::sweep_keys_in_tx(tx, keys, SWEEP_MAX)?
+                    + inbox::sweep_readers_in_tx(tx, keys, SWEEP_MAX)?)
             });
             if gone.await? == 0 {
                 return Ok(());
             }
         }
+    }
+
+    /// New messages since the start, by the kind of their destination.
+    pub fn received(&self) -> [(DestinationKind, u64); DestinationKind::ALL.len()] {
+        std::array::from_fn(|kind| {
+            (DestinationKind::ALL[kind], self.received[kind].load(Ordering::Relaxed))
+        })
+    }
+
+    /// Messages since the start that were there already.
+    pub fn repeated(&self) -> u64 {
+        self.repeated.load(Ordering::Relaxed)
     }
 
     /// Bytes on disk, the log included.
@@ -167,45 +199,4 @@ impl Inbox {
     fn changed(&self) {
         self.stored.send_modify(|stored| *stored = stored.wrapping_add(1));
     }
-}
-
-/// Whether the file itself is broken, and not just another one.
-fn is_damage(error: &OpenError) -> bool {
-    match error {
-        OpenError::Sqlite { source, .. } => matches!(
-            source.sqlite_error_code(),
-            Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
-        ),
-        OpenError::Migration { source, .. } => {
-            matches!(&**source, StoreError::Sqlite(error) if matches!(
-                error.sqlite_error_code(),
-                Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
-            ))
-        }
-        OpenError::Io { .. }
-        | OpenError::Unfit { .. }
-        | OpenError::NotOurs { .. }
-        | OpenError::Newer { .. }
-        | OpenError::Replacing { .. }
-        | OpenError::MigrationChanged { .. }
-        | OpenError::Postgres(_) => false,
-    }
-}
-
-fn set_aside(path: &Path, now_ms: i64) -> Result<PathBuf, OpenError> {
-    let io = |source| OpenError::Io { path: path.to_owned(), source };
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".corrupt-{now_ms}"));
-    let aside = PathBuf::from(name);
-    std::fs::rename(path, &aside).map_err(io)?;
-    for suffix in ["-wal", "-shm"] {
-        let mut log = path.as_os_str().to_owned();
-        log.push(suffix);
-        match std::fs::remove_file(&log) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io(error)),
-        }
-    }
-    Ok(aside)
 }

@@ -22,6 +22,8 @@ pub mod inbox;
 pub mod link;
 mod marks;
 pub mod outbox;
+mod pressure;
+pub mod recover;
 pub mod remote;
 pub mod store;
 

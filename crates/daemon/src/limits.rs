@@ -107,6 +107,16 @@ pub const ADOPT_MAX: i64 = 1000;
 /// How often sizes are measured and old things swept.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
 
+/// How often it is looked whether a full disk has room again.
+pub const FULL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The outbox is measured whenever so small a part of it was accepted since the last time …
+pub const MEASURE_PARTS: u64 = 200;
+/// … or so many bytes: less than what is reserved on the disk.
+pub const MEASURE_BYTES_MAX: u64 = 8 << 20;
+/// Bytes of a row besides its body, about.
+pub const ROW_BYTES: u64 = 512;
+
 /// Rows that one sweep changes.
 pub const SWEEP_MAX: i64 = 500;
 
@@ -118,6 +128,9 @@ pub const EVENTS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Keys of messages are kept for so long: longer than any broker's history by default.
 pub const KEYS_KEPT: Duration = Duration::from_secs(400 * 24 * 60 * 60);
+
+/// Readers whose place in the inbox is remembered.
+pub const READERS_MAX: i64 = 1000;
 
 /// Members of one name that an ambiguous name is answered with.
 pub const CANDIDATES_MAX: i64 = 10;

@@ -111,6 +111,22 @@ pub enum Fatal {
     Unfit(String),
 }
 
+status! {
+    /// What ends a connection that is made again.
+    pub enum Loss {
+        /// The network, or the process at the other end.
+        Gone = "gone",
+        /// The broker said so.
+        Closed = "closed",
+        /// Nothing was heard, or no answer came.
+        Silent = "silent",
+        /// What came made no sense, or was too much.
+        Protocol = "protocol",
+        /// Our own files could not be written.
+        Storage = "storage",
+    }
+}
+
 /// What is known of the connection, for health and metrics.
 #[derive(Debug, Clone)]
 pub struct LinkStatus {
@@ -126,8 +142,10 @@ pub struct LinkStatus {
     pub negotiated: Option<Negotiated>,
     /// The broker's store, as last seen.
     pub store_epoch: Option<String>,
-    /// Connections that were made after the first.
-    pub reconnects: u64,
+    /// Connections that were made after the first, by what ended the one before.
+    pub reconnects: [u64; Loss::ALL.len()],
+    /// What ended the last connection, until there is another one.
+    pub lost_by: Option<Loss>,
     /// Sends that are unanswered.
     pub inflight: usize,
     /// How long the last answered send took.
@@ -246,7 +264,7 @@ pub(crate) struct Link {
 /// How a connection came to its end.
 enum Ended {
     /// Come back; the wait begins anew if it had worked.
-    Again { worked: bool, why: String },
+    Again { worked: bool, why: String, loss: Loss },
     /// Never.
     Fatal(Fatal),
     /// The daemon stops.
@@ -273,7 +291,8 @@ pub(crate) fn link(
         member_id: None,
         negotiated: None,
         store_epoch: None,
-        reconnects: 0,
+        reconnects: [0; Loss::ALL.len()],
+        lost_by: None,
         inflight: 0,
         lag: None,
         fatal: None,
@@ -334,14 +353,16 @@ impl Link {
             match ended {
                 Ended::Stopped => return,
                 Ended::Fatal(fatal) => return self.end(fatal).await,
-                Ended::Again { worked, why } => {
+                Ended::Again { worked, why, loss } => {
                     tracing::warn!(why, "the broker is away");
                     attempts = if worked { 1 } else { attempts + 1 };
-                    self.say(LinkState::Waiting, Some(why));
                     self.status.send_if_modified(|status| {
-                        status.reconnects += 1;
+                        if status.state == LinkState::Connected {
+                            status.lost_by = Some(loss);
+                        }
                         false
                     });
+                    self.say(LinkState::Waiting, Some(why));
                 }
             }
             let wait = backoff_delay(attempts, self.random());
@@ -528,7 +549,8 @@ impl Ended {
 
     /// What a reason to close means for us. `ours`: the nonce in it is of a hello of our own.
     fn of_close(kind: CloseKind, detail: &str, ours: bool, worked: bool) -> Self {
-        let again = || Self::Again { worked, why: format!("{kind}: {detail}") };
+        let why = format!("{kind}: {detail}");
+        let again = || Self::Again { worked, why, loss: Loss::Closed };
         match kind {
             CloseKind::Replaced if ours => again(),
             CloseKind::Replaced => Self::Fatal(Fatal::Replaced),

@@ -99,6 +99,7 @@ pub(crate) async fn run(
             }
             // They are sent again, and the broker knows them.
             Err(error) => {
+                outbox.lose_marks();
                 tracing::error!(error = error.chain(), "marks of rows could not be written");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -131,6 +132,7 @@ async fn write(
     clock: &Arc<dyn Clock>,
     marks: &Arc<[Mark]>,
 ) -> Result<Vec<Died>, StoreError> {
+    outbox.admit_lost_marks().await?;
     let (marks, now, life) = (Arc::clone(marks), clock.wall(), outbox.life());
     let write = outbox.sqlite.write(move |tx| {
         let mut died = Vec::new();

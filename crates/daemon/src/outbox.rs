@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel_core::clock::{Clock, UnixMs};
@@ -11,49 +11,29 @@ use semel_core::envelope::Destination;
 use semel_core::id::{ClientMessageId, InstanceId, OutboxId};
 use semel_core::mint::IdMint;
 use semel_core::refusal::Refusal;
-use semel_core::status;
 use semel_store::sqlite::{LastStop, OnUncertain, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError};
 use tokio::sync::Notify;
 
 use crate::limits::{ADOPT_MAX, SWEEP_MAX};
+use crate::pressure::Gauge;
 use crate::store::link::{self, LinkRow};
 use crate::store::outbox::{Accepted, Draft, NewOutboxRow, outbox_accept_in_tx};
 use crate::store::peer::{self, Peer};
 use crate::store::upkeep::{self, OutboxRow, Which};
 use crate::store::{OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS, claim};
 
-status! {
-    /// How full the outbox is.
-    pub enum Pressure {
-        /// There is room.
-        Low = "low",
-        /// Over 80 %.
-        High = "high",
-        /// Over 95 %: no sends are accepted.
-        Full = "full",
-    }
-}
-
-impl Pressure {
-    /// What a file of this size means (mesh.md §6).
-    pub fn of(bytes: u64, bytes_max: u64) -> Self {
-        match bytes.saturating_mul(100) / bytes_max.max(1) {
-            0..80 => Self::Low,
-            80..95 => Self::High,
-            _ => Self::Full,
-        }
-    }
-}
+pub use crate::pressure::{Pressure, Room};
 
 /// An open outbox.
 pub struct Outbox {
     pub(crate) sqlite: Sqlite,
     mint: Arc<IdMint>,
     clock: Arc<dyn Clock>,
-    life: i64,
-    pressure: AtomicU8,
-    bytes_max: AtomicU64,
+    life: AtomicI64,
+    /// Marks of this life were lost, and the file does not say so yet.
+    marks_lost: AtomicBool,
+    pub(crate) gauge: Gauge,
     accepted: AtomicU64,
     /// Something is due.
     pub(crate) wake: Notify,
@@ -89,7 +69,7 @@ impl Outbox {
     pub async fn open(
         path: &Path,
         instance_id: InstanceId,
-        bytes_max: u64,
+        room: Room,
         mint: Arc<IdMint>,
         clock: Arc<dyn Clock>,
         on_uncertain: OnUncertain,
@@ -112,22 +92,23 @@ impl Outbox {
             }
             Ok(link)
         };
-        let link = prepared.await.map_err(|source| OpenError::Migration {
+        let unfit = |source| OpenError::Migration {
             component: "outbox",
             version: 1,
             source: Box::new(source),
-        })?;
+        };
+        let link = prepared.await.map_err(unfit)?;
         let outbox = Self {
             sqlite,
             mint,
             clock,
-            life: link.life,
-            pressure: AtomicU8::new(0),
-            bytes_max: AtomicU64::new(bytes_max),
+            life: AtomicI64::new(link.life),
+            marks_lost: AtomicBool::new(false),
+            gauge: Gauge::new(room),
             accepted: AtomicU64::new(0),
             wake: Notify::new(),
         };
-        outbox.measure();
+        outbox.measure().await.map_err(unfit)?;
         Ok(outbox)
     }
 
@@ -144,13 +125,14 @@ impl Outbox {
             draft: send.draft,
             to_given: send.to_given,
             resolved: send.resolved,
-            life: self.life,
+            life: self.life(),
             now: self.clock.wall(),
         };
-        let outbox_id = new.id;
+        let (outbox_id, body_bytes) = (new.id, new.draft.body.len());
         let accepted = self.sqlite.write(move |tx| outbox_accept_in_tx(tx, &new)).await?;
         if matches!(accepted, Accepted::Inserted { .. }) {
             self.accepted.fetch_add(1, Ordering::Relaxed);
+            self.gauge.accepted(body_bytes);
             self.wake.notify_one();
         }
         Ok(SendAnswer { client_message_id, outbox_id, accepted })
@@ -204,29 +186,32 @@ impl Outbox {
                 self.sqlite.write(move |tx| upkeep::prune_in_tx(tx, &before, SWEEP_MAX)).await?;
             pruned += gone as u64;
             if gone == 0 {
+                self.gauge.wake.notify_one();
                 return Ok(pruned);
             }
         }
     }
 
-    /// Looks how full it is.
-    pub fn measure(&self) -> Pressure {
-        let pressure = Pressure::of(self.bytes(), self.bytes_max.load(Ordering::Relaxed));
-        let level = Pressure::ALL.iter().position(|level| *level == pressure).unwrap_or(0);
-        self.pressure.store(u8::try_from(level).unwrap_or(0), Ordering::Relaxed);
-        pressure
-    }
-
-    /// From now on it may have so many bytes.
-    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
-        self.bytes_max.store(bytes_max, Ordering::Relaxed);
-        self.measure();
+    /// Looks how full it is. What was pruned counts as free, although the file does not shrink.
+    pub async fn measure(&self) -> Result<Pressure, StoreError> {
+        let bytes = self.sqlite.read(upkeep::bytes_used).await?;
+        // Of a disk that does not say how full it is nothing is reserved.
+        let (free, disk) =
+            rustix::fs::statvfs(self.sqlite.path()).map_or((u64::MAX, u64::MAX), |disk| {
+                let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+                (bytes(disk.f_bavail), bytes(disk.f_blocks))
+            });
+        Ok(self.gauge.measured(bytes, free, disk))
     }
 
     /// How full it was when it was measured last.
     pub fn pressure(&self) -> Pressure {
-        let level = usize::from(self.pressure.load(Ordering::Relaxed));
-        Pressure::ALL.get(level).copied().unwrap_or(Pressure::Low)
+        self.gauge.level()
+    }
+
+    /// How many percent of the outbox and of its disk were in use then.
+    pub fn percent(&self) -> (u64, u64) {
+        self.gauge.percent()
     }
 
     /// Bytes on disk, the log included.
@@ -240,9 +225,30 @@ impl Outbox {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// The life of this daemon, which counts its unclean starts.
+    /// The life of this daemon: raised whenever marks of rows may have been lost, by an unclean
+    /// stop or by a disk that did not take them.
     pub fn life(&self) -> i64 {
-        self.life
+        self.life.load(Ordering::SeqCst)
+    }
+
+    /// Whether a row of this life may have been sent although it does not say so.
+    pub(crate) fn may_have_lost_marks(&self, life: i64) -> bool {
+        life != self.life() || self.marks_lost.load(Ordering::SeqCst)
+    }
+
+    /// Marks could not be written: nothing in the file says any more that a row was never sent.
+    pub(crate) fn lose_marks(&self) {
+        self.marks_lost.store(true, Ordering::SeqCst);
+    }
+
+    /// Writes down that marks were lost, before anything is concluded from their absence.
+    pub(crate) async fn admit_lost_marks(&self) -> Result<(), StoreError> {
+        if self.marks_lost.load(Ordering::SeqCst) {
+            let life = self.sqlite.write(|tx| link::raise_life_in_tx(tx)).await?;
+            self.life.store(life, Ordering::SeqCst);
+            self.marks_lost.store(false, Ordering::SeqCst);
+        }
+        Ok(())
     }
 
     /// What is known of the broker.
@@ -282,6 +288,9 @@ impl Outbox {
 
     /// Commits what was handed in and closes the file in order.
     pub async fn close(self) {
+        if let Err(error) = self.admit_lost_marks().await {
+            tracing::error!(error = error.chain(), "that marks of rows were lost is not on disk");
+        }
         self.sqlite.close().await;
     }
 }

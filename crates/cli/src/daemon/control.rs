@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use semel_daemon::home::{Home, HomeFile};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::net::UnixStream;
 
@@ -71,6 +71,16 @@ pub(super) async fn status(arguments: &Simple) -> Result<(), Failure> {
             text("outbox_pressure"),
             text("uptime_s"),
         )
+    })
+}
+
+pub(super) async fn rotate_token(arguments: &Simple) -> Result<(), Failure> {
+    let daemon = arguments.local.daemon().await?;
+    let rotated = daemon.post("/v1/token/rotate", &json!({})).await?;
+    let path = arguments.local.home()?.path(HomeFile::LocalToken);
+    daemon.show(&rotated, |rotated| {
+        let grace = &rotated["grace_s"];
+        format!("a new token is in {}; the old one ends in {grace} s\n", path.display())
     })
 }
 

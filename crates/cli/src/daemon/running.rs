@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustls::ClientConfig;
@@ -40,7 +40,7 @@ pub(crate) struct RunningDaemon {
     pub(crate) api: Option<SocketAddr>,
     pub(crate) membership: Membership,
     pub(crate) pubkey: String,
-    home: LockedHome,
+    home: Arc<LockedHome>,
     doors: Vec<JoinHandle<std::io::Result<()>>>,
     stop: watch::Sender<bool>,
 }
@@ -74,7 +74,9 @@ impl RunningDaemon {
         let (folder, options) = (home.home().folder().to_owned(), engine_options(&config));
         let engine = Engine::start(&folder, options, link, mint, Arc::clone(&clock), Arc::new(end));
         let engine = Arc::new(engine.await.map_err(|error| unfit(&error, &mesh))?);
-        let tokens = Arc::new(Tokens::new(identity.local_token, Arc::clone(&clock)));
+        let tokens = Tokens::new(identity.local_token, Arc::clone(&clock));
+        let home = Arc::new(home);
+        let tokens = Arc::new(Rotating { tokens, home: Arc::downgrade(&home) });
         let remote = Arc::clone(&engine.api);
         let options = api_options(&mesh, &pubkey, &config);
         let api = Api::new(Arc::clone(&engine), options, tokens, Some(remote), clock);
@@ -142,8 +144,33 @@ impl RunningDaemon {
             Ok(engine) => engine.stop().await,
             Err(engine) => engine.halt().await,
         }
-        if let Err(error) = self.home.stop() {
+        // A token that is being replaced holds it for a moment, and no call is left.
+        let left = Arc::try_unwrap(self.home).map_or(Ok(()), LockedHome::stop);
+        if let Err(error) = left {
             tracing::warn!(error = chain(&error), "the folder was not left in order");
+        }
+    }
+}
+
+/// The tokens, and where they are kept. The lock is not theirs to hold: it ends with the daemon.
+struct Rotating {
+    tokens: Tokens,
+    home: Weak<LockedHome>,
+}
+
+impl http::Tokens for Rotating {
+    fn number_of(&self, presented: &str) -> Option<u64> {
+        self.tokens.number_of(presented)
+    }
+
+    fn rotate(&self) -> bool {
+        let Some(home) = self.home.upgrade() else { return false };
+        match self.tokens.rotate(&home, &secret()) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(error = chain(&error), "the token could not be replaced");
+                false
+            }
         }
     }
 }
@@ -191,6 +218,7 @@ fn engine_options(config: &Config) -> EngineOptions {
     let day = 24 * 60 * 60;
     EngineOptions {
         outbox_bytes_max: config.outbox.max_bytes,
+        reserved_bytes: config.disk.reserved_bytes,
         inbox_kept: Duration::from_secs(u64::from(config.inbox.retention_days) * day),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use semel_client::Client;
 use serde_json::{Value, json};
 
-use crate::process::{Host, MESH, Mesh, PATIENCE, inbox};
+use crate::process::{MESH, Mesh, arrived};
 
 const SENDERS: usize = 8;
 const DAEMON_KILLS: usize = 200;
@@ -121,23 +121,6 @@ async fn send_until(client: &Client, to: &str, key: &str, message: &str, wanted:
             Err(_) => tokio::task::yield_now().await,
         }
     }
-}
-
-async fn arrived(host: &Host, count: usize) -> Vec<Value> {
-    let client = host.client();
-    let mut seen = 0;
-    let waiting = async {
-        loop {
-            match inbox(&client).await {
-                Some(messages) if messages.len() >= count => return messages,
-                Some(messages) => seen = messages.len(),
-                None => {}
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let arrived = tokio::time::timeout(PATIENCE, waiting).await;
-    arrived.unwrap_or_else(|_| panic!("{seen} of {count} messages have arrived"))
 }
 
 fn check(sent: &[usize], messages: &[Value]) {

@@ -7,6 +7,9 @@
     reason = "a test fails by panicking"
 )]
 
+mod api;
+mod full_disk;
 mod killed;
 mod process;
+mod storm;
 mod verbs;

@@ -46,7 +46,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
             .args(arguments)
             .env_remove("SEMEL_HOME")
@@ -67,6 +67,17 @@ impl Process {
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// SIGTERM, and wait until it has ended in order.
+    pub(crate) fn terminate(&mut self) {
+        self.signal("-TERM");
+        assert_eq!(self.ends(), Some(0));
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     }
 
     /// Waits until it ends by itself.
@@ -126,7 +137,12 @@ impl Mesh {
 
     /// A host that has joined.
     pub(crate) fn join(&self, name: &str, role: &str) -> Host {
-        let home = self.folder.path().join(name);
+        self.join_in(self.folder.path(), name, role)
+    }
+
+    /// The same, in a folder of its own.
+    pub(crate) fn join_in(&self, folder: &Path, name: &str, role: &str) -> Host {
+        let home = folder.join(name);
         let invite = self.invite(role);
         let at = home.display().to_string();
         succeeds(&["mesh", "join", &invite, "--name", name, "--home", &at]);
@@ -186,4 +202,36 @@ pub(crate) async fn inbox(client: &Client) -> Option<Vec<Value>> {
         next = page["next"].as_str().map(str::to_owned);
     }
     Some(items)
+}
+
+/// Waits until so many messages are in a host's inbox, and gives all that are there.
+pub(crate) async fn arrived(host: &Host, count: usize) -> Vec<Value> {
+    let client = host.client();
+    let mut seen = 0;
+    let waiting = async {
+        loop {
+            match inbox(&client).await {
+                Some(messages) if messages.len() >= count => return messages,
+                Some(messages) => seen = messages.len(),
+                None => {}
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let arrived = tokio::time::timeout(PATIENCE, waiting).await;
+    arrived.unwrap_or_else(|_| panic!("{seen} of {count} messages have arrived"))
+}
+
+/// Asks until the answer is as it should be.
+pub(crate) async fn until(client: &Client, path: &str, is: impl Fn(&Value) -> bool) -> Value {
+    let asking = async {
+        loop {
+            let answer = client.get(path).await.unwrap().body;
+            if is(&answer) {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asking).await.expect("it comes to be so")
 }

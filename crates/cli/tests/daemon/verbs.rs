@@ -1,8 +1,9 @@
 //! What a user does from the command line, and what the command line says.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::process::{MESH, Mesh, fails, succeeds};
+use crate::process::{MESH, Mesh, Process, arrived, fails, semel, succeeds};
+use semel_client::Client;
 
 #[test]
 fn a_message_is_sent_once() {
@@ -99,7 +100,23 @@ fn damaged_and_newer_files_are_refused_with_a_way_out() {
     let (code, text) = fails(&["daemon", "up", "--no-tcp", "--home", &alice.home()]);
     assert_eq!(code, 78);
     assert!(text.contains("outbox.db") && text.contains("semel daemon recover"), "{text}");
-    std::fs::remove_file(alice.folder().join("outbox.db")).unwrap();
+    // The way out that it names: look, decide, begin anew.
+    let recover = ["daemon", "recover", "--json", "--home", &alice.home()];
+    let output = semel(&recover);
+    assert_eq!(output.status.code(), Some(1));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["files"][0]["state"], "damaged", "{found}");
+    assert_eq!(found["files"][1]["state"], "absent", "{found}");
+    let fresh = [&recover[..], &["--start-fresh", "outbox"]].concat();
+    let (code, text) = fails(&fresh);
+    assert!(code == 4 && text.contains("are lost") && text.contains("--confirm"), "{text}");
+    assert_eq!(std::fs::read(alice.folder().join("outbox.db")).unwrap(), vec![0x5a; 8192]);
+    let done: Value =
+        serde_json::from_str(&succeeds(&[&fresh[..], &["--confirm"]].concat())).unwrap();
+    let aside = done["files"][0]["set_aside"].as_str().unwrap();
+    assert!(aside.contains("outbox.db.corrupt-"), "{aside}");
+    assert_eq!(std::fs::read(aside).unwrap(), vec![0x5a; 8192]);
+    assert!(!alice.folder().join("outbox.db").exists());
     std::fs::write(alice.folder().join("config.toml"), "[outbox]\nwindo = 3\n").unwrap();
     let (code, text) = fails(&["daemon", "up", "--no-tcp", "--home", &alice.home()]);
     assert_eq!(code, 78);
@@ -108,4 +125,68 @@ fn damaged_and_newer_files_are_refused_with_a_way_out() {
     let _one = alice.up();
     let listed = succeeds(&["mesh", "list", "--json", "--home", &alice.home()]);
     assert!(listed.contains("\"joined\""), "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inbox_that_is_damaged_inside_is_found_set_aside_and_rebuilt() {
+    let mesh = Mesh::new();
+    let (alice, bob) = (mesh.join("alice", "member"), mesh.join("bob", "member"));
+    let (one, mut two) = (alice.up(), bob.up());
+    let to = two.ready["pubkey"].as_str().unwrap().to_owned();
+    for number in 0..40 {
+        alice.run(&["send", &to, &format!("{number}: {}", "x".repeat(2000))]);
+    }
+    let before = arrived(&bob, 40).await;
+    let recover = ["daemon", "recover", "--json", "--home", &bob.home()];
+    let (code, text) = fails(&recover);
+    assert!(code == 78 && text.contains("a daemon runs there already"), "{code}: {text}");
+    two.terminate();
+    let sound: Value = serde_json::from_str(&succeeds(&recover)).unwrap();
+    assert_eq!(sound["files"][1]["state"], "sound", "{sound}");
+    let (code, text) = fails(&[&recover[..], &["--start-fresh", "inbox", "--confirm"]].concat());
+    assert!(code == 4 && text.contains("nothing was done"), "{text}");
+    // Some page in the middle, which opening the file does not read.
+    let path = bob.folder().join("inbox.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 4096].fill(0x5a);
+    std::fs::write(&path, bytes).unwrap();
+    let (code, text) = fails(&recover);
+    assert!(code == 1 && text.contains("--start-fresh inbox"), "{text}");
+    succeeds(&[&recover[..], &["--start-fresh", "inbox", "--confirm"]].concat());
+    let _two = bob.up();
+    let bodies = |messages: &[Value]| -> Vec<Value> {
+        messages.iter().map(|message| message["body"].clone()).collect()
+    };
+    assert_eq!(bodies(&arrived(&bob, 40).await), bodies(&before), "rebuilt, each once");
+    drop(one);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_is_replaced_over_the_socket_only() {
+    let mesh = Mesh::new();
+    let alice = mesh.join("alice", "member");
+    let home = alice.home();
+    let up = ["daemon", "up", "--json", "--api-listen", "127.0.0.1:0", "--home", &home];
+    let mut daemon = Process::start(&up);
+    let address = daemon.ready["api"].as_str().unwrap().trim_start_matches("http://").to_owned();
+    let token = || std::fs::read_to_string(alice.folder().join("local_token")).unwrap();
+    let old = token();
+    let over_tcp = |token: &str| Client::tcp(address.parse().unwrap(), token.trim());
+    let refused = over_tcp(&old).post("/v1/token/rotate", &json!({}), None).await.unwrap();
+    assert_eq!((refused.status, refused.code()), (403, Some("socket_only")));
+    assert_eq!(token(), old);
+    let text = alice.run(&["daemon", "rotate-token"]);
+    assert!(text.contains("60 s") && !text.contains(token().trim()), "{text}");
+    let new = token();
+    assert_ne!(new, old);
+    for good in [&old, &new] {
+        assert_eq!(over_tcp(good).get("/v1/health").await.unwrap().status, 200);
+    }
+    alice.run(&["daemon", "rotate-token"]);
+    assert_eq!(over_tcp(&old).get("/v1/health").await.unwrap().status, 401, "its grace is over");
+    assert_eq!(over_tcp(&new).get("/v1/health").await.unwrap().status, 200);
+    // The folder is left in order all the same.
+    daemon.terminate();
+    assert!(!alice.folder().join("sock").exists());
 }

@@ -71,3 +71,6 @@ CREATE TABLE reader (
     inbox_id INTEGER NOT NULL,
     at       INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- READER_BOUND, SWEEP_READERS.
+CREATE INDEX reader_at ON reader (at);

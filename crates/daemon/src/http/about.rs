@@ -1,13 +1,19 @@
 //! What the daemon says of itself.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use semel_core::code::Code;
 use semel_core::rfc3339;
 use semel_wire::features::{Feature, Negotiated};
 use serde_json::{Map, Value, json};
 
+use super::access::Door;
 use super::metrics::{CONTENT, Live};
 use super::openapi;
 use super::problem::Problem;
 use super::route::{Call, JSON, Reply};
+use crate::limits::TOKEN_GRACE;
 use crate::link::LinkState;
 use crate::store::{INBOX_MIGRATIONS, OUTBOX_MIGRATIONS};
 
@@ -111,6 +117,26 @@ pub(super) async fn heartbeat(call: Call) -> Result<Reply, Problem> {
     Ok(Reply::value(&json!({"status": "ok", "at": at, "connected": connected})))
 }
 
+/// `POST /v1/token/rotate`. Who has only a token must not be able to lock its owner out.
+pub(super) async fn rotate_token(call: Call) -> Result<Reply, Problem> {
+    match call.door {
+        Door::Socket => {}
+        Door::Tcp => {
+            let detail = "the token is replaced over the socket only";
+            return Err(Problem::new(Code::SocketOnly, detail));
+        }
+    }
+    let tokens = Arc::clone(&call.api.tokens);
+    let rotated = tokio::task::spawn_blocking(move || tokens.rotate()).await;
+    if !rotated.unwrap_or(false) {
+        let detail = "the new token could not be written: the old one stays";
+        return Err(Problem::new(Code::StoreUnavailable, detail));
+    }
+    call.api.token_rotations.fetch_add(1, Ordering::Relaxed);
+    tracing::info!(security = true, "the token of the local API was replaced");
+    Ok(Reply::value(&json!({"grace_s": TOKEN_GRACE.as_secs()})))
+}
+
 /// `GET /v1/metrics`.
 pub(super) async fn metrics(call: Call) -> Result<Reply, Problem> {
     let api = &call.api;
@@ -121,6 +147,11 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Problem> {
     let live = Live {
         connected: link.state == LinkState::Connected,
         reconnects: link.reconnects,
+        received: api.engine.inbox.received(),
+        repeated: api.engine.inbox.repeated(),
+        outbox_pct: api.engine.outbox.percent().0,
+        disk_pct: api.engine.outbox.percent().1,
+        token_rotations: api.token_rotations.load(Ordering::Relaxed),
         lag: link.lag,
         waiting,
         inflight: link.inflight as u64,

@@ -23,6 +23,12 @@ pub trait Tokens: Send + Sync {
     /// The number of the token that was presented, or `None` when it is not valid. Compares in
     /// constant time.
     fn number_of(&self, presented: &str) -> Option<u64>;
+
+    /// Replaces the token, on disk first. Blocks while it is written. `false` when it could not be,
+    /// and the old one stays.
+    fn rotate(&self) -> bool {
+        false
+    }
 }
 
 /// What the decision rests on besides the head itself.

@@ -111,7 +111,13 @@ async fn accept(connections: &Connections, listener: &Listener) -> Option<(Place
 
 /// Whether the same user is at the other end.
 fn is_ours(stream: &UnixStream) -> bool {
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
+    let own = rustix::process::geteuid().as_raw();
+    is_same_user(stream.peer_cred().ok().map(|peer| peer.uid()), own)
+}
+
+/// Who cannot be told is somebody else; also root is.
+fn is_same_user(peer: Option<u32>, own: u32) -> bool {
+    peer == Some(own)
 }
 
 fn went_away(error: &io::Error) -> bool {
@@ -128,5 +134,16 @@ async fn serve_one(api: Arc<Api>, place: Place, stream: Stream) {
             let _ = stream.set_nodelay(true);
             place.serve(stream, service(Door::Tcp)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_user_is_ours() {
+        let ours = |peer| is_same_user(peer, 1000);
+        assert_eq!([Some(1000), Some(1001), Some(0), None].map(ours), [true, false, false, false]);
     }
 }

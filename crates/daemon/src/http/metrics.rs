@@ -16,6 +16,7 @@ use semel_core::status;
 
 use super::access::Door;
 use super::table::ROUTES;
+use crate::link::Loss;
 
 /// What [`Metrics::encode`] writes.
 pub(super) const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,7 +41,12 @@ status! {
 /// What is read elsewhere at the moment of asking.
 pub(super) struct Live {
     pub(super) connected: bool,
-    pub(super) reconnects: u64,
+    pub(super) reconnects: [u64; Loss::ALL.len()],
+    pub(super) received: [(DestinationKind, u64); DestinationKind::ALL.len()],
+    pub(super) repeated: u64,
+    pub(super) outbox_pct: u64,
+    pub(super) disk_pct: u64,
+    pub(super) token_rotations: u64,
     pub(super) lag: Option<Duration>,
     pub(super) waiting: u64,
     pub(super) inflight: u64,
@@ -100,7 +106,7 @@ impl Metrics {
     /// The text that a scraper reads.
     pub(super) fn encode(&self, live: &Live) -> String {
         let mut registry = Registry::with_prefix("cm_daemon");
-        self.register_calls(&mut registry);
+        self.register_calls(&mut registry, live);
         register_live(&mut registry, live);
         let mut text = String::new();
         // Writing to memory does not fail.
@@ -108,7 +114,7 @@ impl Metrics {
         text
     }
 
-    fn register_calls(&self, registry: &mut Registry) {
+    fn register_calls(&self, registry: &mut Registry, live: &Live) {
         let calls: Family<Labels, Counter> = Family::default();
         let sends: Family<Labels, Counter> = Family::default();
         let dedupe: Family<Labels, Counter> = Family::default();
@@ -133,7 +139,8 @@ impl Metrics {
         let help = "What a call of the local API took";
         registry.register("ipc_duration_seconds", help, self.seconds_family.clone());
         registry.register("send", "Sends by how they were answered", sends);
-        registry.register("dedupe", "Repeated sends that took no effect", dedupe);
+        dedupe.get_or_create(&vec![("direction", "in")]).inc_by(live.repeated);
+        registry.register("dedupe", "What was repeated and took no effect", dedupe);
     }
 }
 
@@ -141,8 +148,19 @@ fn register_live(registry: &mut Registry, live: &Live) {
     let gauge = |value: u64| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
     let help = "Whether the broker is there";
     registry.register("connected", help, gauge(live.connected.into()));
-    let help = "Connections after the first";
-    registry.register("reconnects", help, ConstCounter::new(live.reconnects));
+    let reconnects: Family<Labels, Counter> = Family::default();
+    for (loss, count) in Loss::ALL.iter().zip(live.reconnects) {
+        reconnects.get_or_create(&vec![("reason", loss.as_str())]).inc_by(count);
+    }
+    let help = "Connections after the first, by what ended the one before";
+    registry.register("reconnects", help, reconnects);
+    let received: Family<Labels, Counter> = Family::default();
+    for (kind, count) in live.received {
+        received.get_or_create(&vec![("kind", kind.as_str())]).inc_by(count);
+    }
+    registry.register("recv", "New messages in the inbox", received);
+    let help = "Times that the token of the local API was replaced";
+    registry.register("local_token_rotations", help, ConstCounter::new(live.token_rotations));
     if let Some(lag) = live.lag {
         let lag = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
         registry.register("lag_ms", "How long the last answered send took", gauge(lag));
@@ -163,6 +181,12 @@ fn register_live(registry: &mut Registry, live: &Live) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         bytes.get_or_create(&vec![("kind", kind)]).set(count);
     }
+    let percent: Family<Labels, Gauge> = Family::default();
+    for (kind, count) in [("outbox", live.outbox_pct), ("disk", live.disk_pct)] {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        percent.get_or_create(&vec![("kind", kind)]).set(count);
+    }
+    registry.register("disk_pct", "How full the outbox and its disk are", percent);
     registry.register("disk_bytes", "Bytes of the databases", bytes);
 }
 

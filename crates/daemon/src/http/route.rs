@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::Api;
+use super::access::Door;
 use super::body::Body;
 use super::field::{Field, Given};
 use super::problem::Problem;
@@ -69,6 +70,8 @@ pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Reply, Problem>> 
 pub(super) struct Call {
     /// What it is about.
     pub(super) api: Arc<Api>,
+    /// How it came in.
+    pub(super) door: Door,
     /// The part of the path that is not fixed.
     pub(super) id: String,
     /// What was given in the head.

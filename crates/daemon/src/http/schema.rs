@@ -284,6 +284,10 @@ pub(super) fn compat() -> Value {
     ])
 }
 
+pub(super) fn rotated() -> Value {
+    object(&[("grace_s", number())])
+}
+
 pub(super) fn heartbeat() -> Value {
     object(&[("status", text()), ("at", time()), ("connected", flag())])
 }

@@ -351,6 +351,13 @@ pub(super) const ROUTES: &[Route] = &[
         ..get("/v1/openapi.json", "This document", |call| Box::pin(about::openapi_json(call)))
     },
     Route {
+        answers: &[json(200, "how long the old one is still accepted", schema::rotated)],
+        problems: &[Code::SocketOnly],
+        ..post("/v1/token/rotate", "Replaces the token for TCP; over the socket only", |call| {
+            Box::pin(about::rotate_token(call))
+        })
+    },
+    Route {
         answers: &[json(200, "it is there", schema::heartbeat)],
         ..post("/v1/heartbeat", "Is the daemon there?", |call| Box::pin(about::heartbeat(call)))
     },

@@ -23,7 +23,7 @@ use tokio_tungstenite::tungstenite::http::Uri;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Bytes, Message};
 
-use super::{Ended, Fatal, LinkOptions};
+use super::{Ended, Fatal, LinkOptions, Loss};
 use crate::limits::{CONNECT_TIMEOUT, INBOUND_MAX};
 
 /// The subprotocol of docs/protocol.md.
@@ -227,5 +227,5 @@ fn unexpected(frame: &FromBroker) -> Ended {
 }
 
 fn away(why: impl Into<String>) -> Ended {
-    Ended::Again { worked: false, why: why.into() }
+    Ended::Again { worked: false, why: why.into(), loss: Loss::Gone }
 }

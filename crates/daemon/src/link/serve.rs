@@ -22,7 +22,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use super::arrivals::{self, Arrival, Stored};
 use super::connect::Connection;
 use super::flight::{Errand, Flight, Flying};
-use super::{Ask, Command, Ended, Link, LinkState, stopped};
+use super::{Ask, Command, Ended, Link, LinkState, Loss, stopped};
 use crate::limits::{
     HISTORY_PAGE, INBOUND_MAX, NEXT_DUE_LOOK, OFFER_PAGE, OUTBOUND_MAX, PING_INTERVAL, RESOLVE_MAX,
     SILENCE_MAX, WRITE_TIMEOUT,
@@ -140,10 +140,17 @@ async fn begin(
     });
     let link_row = seen.await.map_err(|error| {
         link.complain(&error, "the broker's epoch could not be written down");
-        Ended::Again { worked: false, why: "the outbox cannot be written".to_owned() }
+        Ended::Again {
+            worked: false,
+            why: "the outbox cannot be written".to_owned(),
+            loss: Loss::Storage,
+        }
     })?;
     let (member_id, store_epoch) = (ack.member_id, ack.store_epoch.clone());
     link.status.send_modify(|status| {
+        if let Some(loss) = status.lost_by.take() {
+            status.reconnects[loss as usize] += 1;
+        }
         status.member_id = Some(member_id);
         status.negotiated = Some(negotiated);
         status.store_epoch = Some(store_epoch);
@@ -207,19 +214,19 @@ async fn run(
                         Ok(())
                     }
                     (Ok(_), None) => Ok(()),
-                    (Err(_), _) => Err(gone("the connection is gone")),
+                    (Err(_), _) => Err(gone(Loss::Gone, "the connection is gone")),
                 }
             }
             frame = frames.recv() => match frame {
                 Some(frame) => serving.heard(link, frame).await,
-                None => Err(gone("the connection is gone")),
+                None => Err(gone(Loss::Gone, "the connection is gone")),
             },
             stored = on_disk.recv() => match stored {
                 Some(stored) => {
                     serving.stored(link, stored);
                     Ok(())
                 }
-                None => Err(gone("the inbox cannot be written")),
+                None => Err(gone(Loss::Storage, "the inbox cannot be written")),
             },
             () = link.outbox.wake.notified() => {
                 serving.look = true;
@@ -250,8 +257,8 @@ async fn run(
     }
 }
 
-fn gone(why: &str) -> Ended {
-    Ended::Again { worked: true, why: why.to_owned() }
+fn gone(loss: Loss, why: &str) -> Ended {
+    Ended::Again { worked: true, why: why.to_owned(), loss }
 }
 
 impl Serving {
@@ -486,10 +493,10 @@ impl Serving {
         let limit = link.options.answer_timeout;
         if self.flight.oldest().is_some_and(|sent_at| now.saturating_sub(sent_at) >= limit) {
             // Two attempts of one id are never open on one connection (mesh.md §10).
-            return Err(gone("a send was not answered in time"));
+            return Err(gone(Loss::Silent, "a send was not answered in time"));
         }
         if now.saturating_sub(self.heard_at) >= SILENCE_MAX {
-            return Err(gone("the broker said nothing for too long"));
+            return Err(gone(Loss::Silent, "the broker said nothing for too long"));
         }
         if now.saturating_sub(self.pinged_at) >= PING_INTERVAL {
             self.pinged_at = now;

@@ -8,6 +8,7 @@ use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
 use super::event::{self, EventKind};
+use crate::limits::READERS_MAX;
 
 statements! {
     /// Decides whether a message is new.
@@ -95,6 +96,23 @@ statements! {
           FROM reader
          WHERE name = ?1";
 
+    /// Those who have read nothing for the longest time.
+    READER_BOUND = "
+        DELETE FROM reader
+         WHERE name IN (SELECT name
+                          FROM reader
+                         WHERE at > 0
+                         ORDER BY at DESC
+                         LIMIT -1 OFFSET ?1)";
+
+    SWEEP_READERS = "
+        DELETE FROM reader
+         WHERE name IN (SELECT name
+                          FROM reader
+                         WHERE at < ?1
+                         ORDER BY at
+                         LIMIT ?2)";
+
     NEWEST = "
         SELECT COALESCE(max(id), 0)
           FROM inbox";
@@ -181,21 +199,21 @@ pub enum Way {
     Rebuilt,
 }
 
-/// Stores what has not been stored yet, and says how many that were. Only they are announced.
+/// Stores what has not been stored yet, and says of which kinds it was. Only that is announced.
 pub fn receive_in_tx(
     tx: &Connection,
     arrived: &[Arrived],
     now: UnixMs,
     way: Way,
-) -> Result<usize, StoreError> {
-    let mut new = 0;
+) -> Result<Vec<DestinationKind>, StoreError> {
+    let mut new = Vec::new();
     for message in arrived {
         let sender = message.sender_member_id.as_uuid().into_bytes();
         let id = message.client_message_id.as_str();
         if tx.prepare_cached(KEY)?.execute(params![sender, id, now.0])? == 0 {
             continue;
         }
-        new += 1;
+        new.push(message.destination_kind);
         tx.prepare_cached(INSERT)?.execute(params![
             sender,
             id,
@@ -284,14 +302,19 @@ pub fn search(
     Ok(messages)
 }
 
-/// A reader has read up to here. It never goes back.
+/// A reader has read up to here. It never goes back. One too many is forgotten: the one that has
+/// read nothing for the longest time.
 pub fn reader_set_in_tx(
     tx: &Connection,
     name: &str,
     inbox_id: i64,
     now: UnixMs,
 ) -> Result<(), StoreError> {
+    let is_new = reader(tx, name)?.is_none();
     tx.prepare_cached(READER_SET)?.execute(params![name, inbox_id, now.0])?;
+    if is_new {
+        tx.prepare_cached(READER_BOUND)?.execute([READERS_MAX])?;
+    }
     Ok(())
 }
 
@@ -314,6 +337,15 @@ pub fn sweep_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<usize,
 /// Forgets up to `limit` keys of messages received before this: the broker has forgotten them too.
 pub fn sweep_keys_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<usize, StoreError> {
     Ok(tx.prepare_cached(SWEEP_KEYS)?.execute(params![before.0, limit])?)
+}
+
+/// Forgets up to `limit` readers that have read nothing since this, and says how many.
+pub fn sweep_readers_in_tx(
+    tx: &Connection,
+    before: UnixMs,
+    limit: i64,
+) -> Result<usize, StoreError> {
+    Ok(tx.prepare_cached(SWEEP_READERS)?.execute(params![before.0, limit])?)
 }
 
 /// A message whose columns begin at this one.
@@ -348,4 +380,28 @@ pub(super) fn message(row: &Row<'_>, first: usize) -> Result<Message, StoreError
         accepted_at: UnixMs(row.get(first + 13)?),
     };
     Ok(Message { id, arrived, received_at: UnixMs(row.get(first + 14)?) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::INBOX_MIGRATIONS;
+    use semel_testkit::sql;
+
+    #[test]
+    fn there_are_so_many_readers_and_the_idlest_goes() {
+        let inbox = sql::migrated(INBOX_MIGRATIONS.migrations);
+        for number in 0..READERS_MAX {
+            reader_set_in_tx(&inbox, &format!("r-{number}"), 1, UnixMs(number + 1)).unwrap();
+        }
+        // It is not the first any more.
+        reader_set_in_tx(&inbox, "r-0", 2, UnixMs(READERS_MAX + 1)).unwrap();
+        assert_eq!(reader(&inbox, "r-1").unwrap(), Some(1));
+        reader_set_in_tx(&inbox, "new", 3, UnixMs(READERS_MAX + 2)).unwrap();
+        let kept = ["r-0", "r-1", "r-2", "new"].map(|name| reader(&inbox, name).unwrap());
+        assert_eq!(kept, [Some(2), None, Some(1), Some(3)]);
+        assert_eq!(sweep_readers_in_tx(&inbox, UnixMs(5), 500).unwrap(), 2, "the third and fourth");
+        assert_eq!(reader(&inbox, "r-3").unwrap(), None);
+        assert_eq!(reader(&inbox, "r-4").unwrap(), Some(1));
+    }
 }

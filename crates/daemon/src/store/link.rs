@@ -78,7 +78,7 @@ pub struct LinkRow {
     pub instance_id: InstanceId,
     /// Daemons that owned them before and are not retired yet.
     pub retiring: Vec<InstanceId>,
-    /// Raised by every start after an unclean stop.
+    /// Raised by every start after an unclean stop, and when marks could not be written.
     pub life: i64,
     /// The broker's, as last seen.
     pub store_epoch: Option<String>,
@@ -97,6 +97,12 @@ impl LinkRow {
     pub fn may_have_been_sent_before(&self, id: OutboxId) -> bool {
         id.to_string() < self.epoch_floor
     }
+}
+
+/// Raises the life: marks of the last one may have been lost.
+pub fn raise_life_in_tx(tx: &Connection) -> Result<i64, StoreError> {
+    tx.prepare_cached(LIFE)?.execute([])?;
+    Ok(read_open(tx)?.life)
 }
 
 /// Finds or makes the row at start. `unclean` raises the life: the marks of the last one may have

@@ -216,6 +216,16 @@ pub fn oldest_pending(connection: &Connection) -> Result<Option<UnixMs>, StoreEr
     Ok(oldest.map(UnixMs))
 }
 
+/// Bytes of the pages that hold something.
+pub fn bytes_used(connection: &Connection) -> Result<u64, StoreError> {
+    let number = |name: &str| -> Result<u64, StoreError> {
+        let value: i64 = connection.pragma_query_value(None, name, |row| row.get(0))?;
+        Ok(u64::try_from(value).unwrap_or(0))
+    };
+    let pages = number("page_count")?.saturating_sub(number("freelist_count")?);
+    Ok(pages.saturating_mul(number("page_size")?))
+}
+
 /// Drops up to `limit` payloads of done rows before this id, and says how many.
 pub fn prune_in_tx(tx: &Connection, before: &str, limit: i64) -> Result<usize, StoreError> {
     Ok(tx.prepare_cached(PRUNE)?.execute(params![before, limit])?)

@@ -3,6 +3,7 @@
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::outbox::{OutboxStatus, Outcome};
 use semel_daemon::broker_api::ApiError;
+use semel_daemon::engine::Engine;
 use semel_daemon::link::{Fatal, LinkState};
 use semel_daemon::outbox::NewSend;
 use semel_daemon::store::outbox::{Accepted, Draft};
@@ -47,6 +48,8 @@ async fn a_broker_that_is_away_is_the_normal_case() {
     state(&sender, LinkState::Waiting).await;
     mesh.start().await;
     let messages = arrived(&receiver, count).await;
+    let reconnects = |engine: &Engine| engine.link.status().reconnects.iter().sum::<u64>();
+    assert_eq!(reconnects(&sender), 0, "attempts that failed are no connections");
     let expected: Vec<String> = (0..count).map(|number| number.to_string()).collect();
     assert_eq!(texts(&messages), expected, "each once, in the order of accept");
     // Once more, now that everybody was connected.
@@ -55,6 +58,7 @@ async fn a_broker_that_is_away_is_the_normal_case() {
     send(&sender, dm("later", 1, "later")).await;
     mesh.start().await;
     assert_eq!(arrived(&receiver, count + 1).await.len(), count + 1);
+    assert_eq!(reconnects(&sender), 1);
     sender.stop().await;
     receiver.stop().await;
 }

@@ -10,6 +10,8 @@
 )]
 
 mod delivery;
+mod recover;
+mod room;
 mod rules;
 mod scripted;
 mod support;

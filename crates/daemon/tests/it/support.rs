@@ -264,10 +264,24 @@ impl Host {
         self.try_start(instance, change).await.unwrap()
     }
 
+    /// Starts with an outbox that may have so many bytes.
+    pub(crate) async fn start_small(&self, outbox_bytes_max: u64) -> Engine {
+        self.start_with(self.number as u128 + 1, |_| {}, outbox_bytes_max).await.unwrap()
+    }
+
     pub(crate) async fn try_start(
         &self,
         instance: u128,
         change: impl FnOnce(&mut LinkOptions),
+    ) -> Result<Engine, OpenError> {
+        self.start_with(instance, change, 5 << 30).await
+    }
+
+    async fn start_with(
+        &self,
+        instance: u128,
+        change: impl FnOnce(&mut LinkOptions),
+        outbox_bytes_max: u64,
     ) -> Result<Engine, OpenError> {
         let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
         let instance_id: InstanceId = UuidId::new(Uuid::from_u128(instance));
@@ -288,7 +302,8 @@ impl Host {
         };
         change(&mut link);
         let options = EngineOptions {
-            outbox_bytes_max: 5 << 30,
+            outbox_bytes_max,
+            reserved_bytes: 0,
             inbox_kept: Duration::from_secs(30 * 24 * 60 * 60),
         };
         let on_uncertain = Arc::new(|error: &semel_store::StoreError| panic!("{error}"));

@@ -54,6 +54,8 @@ async fn what_the_daemon_says_of_itself() {
     let served = served().await;
     served.post("/v1/send", &json!({"to": "#a", "message": "x", "client_message_id": "1"})).await;
     served.post("/v1/send", &json!({"to": "#a", "message": "x", "client_message_id": "1"})).await;
+    served.arrive(1, &["one", "two"]).await;
+    served.arrive(2, &["two"]).await;
     let health = served.get("/v1/health").await.json();
     assert_eq!(health["queue_depth"], 1);
     let version = served.get("/v1/version").await.json();
@@ -68,6 +70,12 @@ async fn what_the_daemon_says_of_itself() {
         r#"cm_daemon_send_total{kind="topic",status="queued"} 1"#,
         r#"cm_daemon_send_total{kind="topic",status="duplicate"} 1"#,
         r#"cm_daemon_dedupe_total{direction="out"} 1"#,
+        r#"cm_daemon_dedupe_total{direction="in"} 1"#,
+        r#"cm_daemon_recv_total{kind="topic"} 2"#,
+        r#"cm_daemon_reconnects_total{reason="gone"} 0"#,
+        r#"cm_daemon_disk_pct{kind="outbox"} 0"#,
+        r#"cm_daemon_disk_pct{kind="disk"} "#,
+        "cm_daemon_local_token_rotations_total 0",
         r#"cm_daemon_ipc_request_total{endpoint="/v1/send",status="202",transport="socket"} 2"#,
         "cm_daemon_ipc_duration_seconds_count",
         "# EOF",

@@ -78,8 +78,11 @@ pub(super) async fn served_in(
         drawn << 20
     });
     let mint = Arc::new(IdMint::new(Arc::clone(&shared), entropy));
-    let engine_options =
-        EngineOptions { outbox_bytes_max, inbox_kept: Duration::from_secs(30 * 86_400) };
+    let engine_options = EngineOptions {
+        outbox_bytes_max,
+        reserved_bytes: 0,
+        inbox_kept: Duration::from_secs(30 * 86_400),
+    };
     let link = LinkOptions {
         // Nobody is there.
         url: "ws://127.0.0.1:1/v1/mesh".to_owned(),

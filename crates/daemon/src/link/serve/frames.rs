@@ -11,7 +11,7 @@ use semel_wire::frame::{
 use super::super::arrivals::Arrival;
 use super::super::flight::{Errand, Flying};
 use super::super::judge::{Judged, judge};
-use super::super::{Ended, Link};
+use super::super::{Ended, Link, Loss};
 use super::{Serving, Way, gone};
 use crate::limits::ATTEMPTS_TOGETHER;
 use crate::marks::Change;
@@ -24,7 +24,10 @@ impl Serving {
             FromBroker::SendResult(result) => return self.answered(link, &result).await,
             FromBroker::Push(push) => {
                 let arrival = Arrival::Pushed(push.deliveries);
-                return self.arrivals.try_send(arrival).map_err(|_| gone("too much arrived"));
+                return self
+                    .arrivals
+                    .try_send(arrival)
+                    .map_err(|_| gone(Loss::Protocol, "too much arrived"));
             }
             FromBroker::History(history) => return self.history(link, history),
             FromBroker::ResolveResult(result) => self.resolved(link, result).await,
@@ -60,7 +63,7 @@ impl Serving {
             other @ (FromBroker::Challenge(_)
             | FromBroker::HelloAck(_)
             | FromBroker::FeatureNegotiationResponse(_)) => {
-                return Err(gone(&format!("{} came too late", other.type_name())));
+                return Err(gone(Loss::Protocol, &format!("{} came too late", other.type_name())));
             }
         }
         Ok(())
@@ -85,7 +88,7 @@ impl Serving {
             way: if rebuilt { Way::Rebuilt } else { Way::Live },
             next_after_seq: history.next_after_seq,
         };
-        self.arrivals.try_send(arrival).map_err(|_| gone("too much arrived"))
+        self.arrivals.try_send(arrival).map_err(|_| gone(Loss::Protocol, "too much arrived"))
     }
 
     async fn resolved(&mut self, link: &mut Link, result: ResolveResult) {
@@ -178,7 +181,7 @@ impl Serving {
             }
             Judged::Nonsense(what) => {
                 link.mark(flying.id, Change::Restart).await;
-                return Err(gone(&what));
+                return Err(gone(Loss::Protocol, &what));
             }
         };
         link.mark(flying.id, change).await;
@@ -207,7 +210,7 @@ impl Serving {
             Judged::Dead(why, _) => {
                 tracing::warn!(id = %flying.id, why, "a restored broker did not take a done row");
             }
-            Judged::Nonsense(what) => return Err(gone(&what)),
+            Judged::Nonsense(what) => return Err(gone(Loss::Protocol, &what)),
         }
         if let (0, false, Some(last)) =
             (self.offers.outstanding, self.offers.again, self.offers.page_last)

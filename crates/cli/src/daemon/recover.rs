@@ -1,0 +1,129 @@
+//! `semel daemon recover`: is anything wrong with the daemon's databases, and what can be done.
+
+use std::path::PathBuf;
+
+use semel_daemon::home::LockedHome;
+use semel_daemon::recover::{Database, Finding, Health, examine, start_fresh};
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, Failure, Form, chain};
+use crate::local::Local;
+use crate::print;
+use crate::system::now;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  semel daemon recover --mesh ops
+  semel daemon recover --mesh ops --start-fresh inbox --confirm")]
+pub(super) struct Arguments {
+    /// Set this damaged database aside; the daemon begins a new one
+    #[arg(long, value_name = "DATABASE", value_parser = ["outbox", "inbox"])]
+    start_fresh: Option<String>,
+    /// Really do that
+    #[arg(long, requires = "start_fresh")]
+    confirm: bool,
+    #[command(flatten)]
+    local: Local,
+}
+
+pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let home = arguments.local.home()?;
+    let mesh = home.mesh().as_str().to_owned();
+    let home = home.lock().map_err(|error| {
+        let text = format!("error: {}\nto stop it: semel daemon down --mesh {mesh}", chain(&error));
+        Failure::new(Exit::Refused, text)
+    })?;
+    let asked = arguments.start_fresh.as_deref().and_then(Database::parse);
+    let mut files = Vec::new();
+    for database in Database::ALL.iter().copied() {
+        let finding = examine(&home, database, now()).await;
+        let aside = match asked == Some(database) {
+            true => Some(set_aside(&home, database, &finding, arguments.confirm)?),
+            false => None,
+        };
+        files.push((database, finding, aside));
+    }
+    report(&mesh, &files, arguments.local.form())?;
+    let is_bad = |health: Health| matches!(health, Health::Damaged | Health::Unusable);
+    let left: Vec<&str> = files
+        .iter()
+        .filter(|(_, finding, aside)| is_bad(finding.health) && aside.is_none())
+        .map(|(database, _, _)| database.as_str())
+        .collect();
+    match left.first() {
+        None => Ok(()),
+        Some(first) => {
+            let text = format!(
+                "error: {} cannot be used as it is\nto put back a good copy: replace the file; to \
+                 do without it: semel daemon recover --mesh {mesh} --start-fresh {first} --confirm",
+                left.join(" and ")
+            );
+            Err(Failure::new(Exit::Failed, text))
+        }
+    }
+}
+
+fn set_aside(
+    home: &LockedHome,
+    database: Database,
+    finding: &Finding,
+    confirm: bool,
+) -> Result<PathBuf, Failure> {
+    let conflict = |text: String| Failure::new(Exit::Conflict, format!("error: {text}"));
+    match finding.health {
+        Health::Absent | Health::Sound => {
+            let health = finding.health;
+            return Err(conflict(format!("the {database} is {health}: nothing was done")));
+        }
+        Health::Damaged | Health::Unusable => {}
+    }
+    if !confirm {
+        let what = match database {
+            Database::Outbox => {
+                "sends that are queued in it are lost unless the file is repaired, and the ids in \
+                 it are forgotten"
+            }
+            Database::Inbox => "the inbox is rebuilt from what the broker still has",
+        };
+        return Err(conflict(format!("{what}\nto do it all the same: --confirm")));
+    }
+    start_fresh(home, database, now())
+        .map_err(|error| Failure::new(Exit::Failed, format!("error: {}", chain(&error))))
+}
+
+fn report(
+    mesh: &str,
+    files: &[(Database, Finding, Option<PathBuf>)],
+    form: Form,
+) -> Result<(), Failure> {
+    let file = |(database, finding, aside): &(Database, Finding, Option<PathBuf>)| {
+        json!({
+            "file": database.file().as_str(),
+            "state": finding.health.as_str(),
+            "wrong": finding.wrong,
+            "set_aside": aside.as_ref().map(|aside| aside.display().to_string()),
+        })
+    };
+    match form {
+        Form::Json => {
+            let files: Vec<Value> = files.iter().map(file).collect();
+            print(&format!("{}\n", json!({"mesh": mesh, "files": files})))
+        }
+        Form::Text => {
+            let mut text = String::new();
+            for (database, finding, aside) in files {
+                text.push_str(&format!("{}  {}\n", database.file(), finding.health));
+                for wrong in &finding.wrong {
+                    text.push_str(&format!("  {wrong}\n"));
+                }
+                if let Some(aside) = aside {
+                    text.push_str(&format!("  set aside as {}\n", aside.display()));
+                    if *database == Database::Outbox {
+                        text.push_str("  sends that were queued in it are not sent\n");
+                    }
+                }
+            }
+            print(&text)
+        }
+    }
+}
