@@ -7,8 +7,11 @@
 )]
 
 mod bench;
+mod chaos;
 mod ci;
 mod generate;
+mod powerloss;
+mod random;
 mod repo;
 mod servers;
 mod test;
@@ -22,6 +25,10 @@ usage: cargo xtask <command>
   test [-- ARGS]   start private servers, run every test (ARGS go to the test runner)
   ci               what CI runs: format, clippy, tidy, test
   bench [ARGS]     start private servers, run the benchmarks
+  chaos [--minutes N] [--seed S]
+                   kill, stop and cut off real processes under load; check what they promise
+  powerloss [--images N] [--seed S]
+                   cut the power anywhere in a recorded workload; look what the disk has left
   tidy             check the rules of the repository
   gen [--check]    rewrite what is generated (or only say whether it is current)";
 
@@ -33,6 +40,8 @@ enum Command {
     Test { runner_args: Vec<String> },
     Ci,
     Bench { args: Vec<String> },
+    Chaos { minutes: u64, seed: Option<u64> },
+    Powerloss { images: u64, seed: Option<u64> },
     Tidy,
     Generate { check: bool },
 }
@@ -47,6 +56,8 @@ fn main() -> ExitCode {
         Command::Test { runner_args } => Ok(test::run(&runner_args)),
         Command::Ci => ci::run(),
         Command::Bench { args } => bench::run(&args),
+        Command::Chaos { minutes, seed } => chaos::run(minutes, seed),
+        Command::Powerloss { images, seed } => powerloss::run(images, seed),
         Command::Tidy => tidy::run(),
         Command::Generate { check } => generate::run(check).map(|()| ExitCode::SUCCESS),
     };
@@ -65,11 +76,32 @@ fn parse(args: &[String]) -> Option<Command> {
         ("test", ["--", ..]) => Some(Command::Test { runner_args: rest[1..].to_vec() }),
         ("ci", []) => Some(Command::Ci),
         ("bench", _) => Some(Command::Bench { args: rest.to_vec() }),
+        ("chaos", words) => {
+            let (minutes, seed) = amount_and_seed("--minutes", 1, words)?;
+            Some(Command::Chaos { minutes, seed })
+        }
+        ("powerloss", words) => {
+            let (images, seed) = amount_and_seed("--images", powerloss::IMAGES, words)?;
+            Some(Command::Powerloss { images, seed })
+        }
         ("tidy", []) => Some(Command::Tidy),
         ("gen", []) => Some(Command::Generate { check: false }),
         ("gen", ["--check"]) => Some(Command::Generate { check: true }),
         _ => None,
     }
+}
+
+/// How much of it, and which.
+fn amount_and_seed(name: &str, otherwise: u64, words: &[&str]) -> Option<(u64, Option<u64>)> {
+    let (mut amount, mut seed) = (otherwise, None);
+    for pair in words.chunks(2) {
+        match pair {
+            [word, number] if *word == name => amount = number.parse().ok()?,
+            ["--seed", number] => seed = Some(number.parse().ok()?),
+            _ => return None,
+        }
+    }
+    Some((amount, seed))
 }
 
 #[cfg(test)]
@@ -88,6 +120,11 @@ mod tests {
         assert_eq!(parsed("ci"), Some(Command::Ci));
         let args = vec!["--quick".to_owned()];
         assert_eq!(parsed("bench --quick"), Some(Command::Bench { args }));
+        assert_eq!(parsed("chaos"), Some(Command::Chaos { minutes: 1, seed: None }));
+        let chaos = Command::Chaos { minutes: 30, seed: Some(7) };
+        assert_eq!(parsed("chaos --seed 7 --minutes 30"), Some(chaos));
+        let powerloss = Command::Powerloss { images: 50, seed: None };
+        assert_eq!(parsed("powerloss --images 50"), Some(powerloss));
         assert_eq!(parsed("tidy"), Some(Command::Tidy));
         assert_eq!(parsed("gen"), Some(Command::Generate { check: false }));
         assert_eq!(parsed("gen --check"), Some(Command::Generate { check: true }));
@@ -95,7 +132,16 @@ mod tests {
 
     #[test]
     fn everything_else_is_a_usage_error() {
-        for line in ["", "deploy", "test semel-core", "ci now", "tidy x", "gen --chek"] {
+        for line in [
+            "",
+            "deploy",
+            "test semel-core",
+            "ci now",
+            "tidy x",
+            "gen --chek",
+            "chaos 5",
+            "chaos --images 5",
+        ] {
             assert_eq!(parsed(line), None, "{line:?}");
         }
     }

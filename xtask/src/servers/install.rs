@@ -28,6 +28,11 @@ pub(crate) fn python() -> Result<PathBuf> {
     find_or_install("python3", &["python3"], || find::program("python3"))
 }
 
+/// Records what a process does to its files.
+pub(crate) fn strace() -> Result<PathBuf> {
+    find_or_install("strace", &["strace"], || find::program("strace"))
+}
+
 /// `packages` are alternatives, tried in order until `find` succeeds.
 fn find_or_install<T>(wanted: &str, packages: &[&str], find: impl Fn() -> Option<T>) -> Result<T> {
     if let Some(found) = find() {

@@ -18,16 +18,18 @@ use tempfile::TempDir;
 
 use process::Server;
 
-pub(crate) use install::python;
+pub(crate) use install::{postgres as postgres_programs, python, strace};
+pub(crate) use postgres::Postgres;
+pub(crate) use process::tied_to_us;
+pub(crate) use wait::{pause, wait_until};
 
 const PASSWORD_BYTES: usize = 16;
 
 /// Fields are dropped in order: the servers end before their folder goes.
 pub(crate) struct Servers {
-    _postgres: Server,
+    postgres: Postgres,
     _redis: Server,
     _folder: TempDir,
-    postgres_url: String,
     redis_url: String,
 }
 
@@ -37,22 +39,22 @@ impl Servers {
         let postgres_programs = install::postgres()?;
         let redis_program = install::redis()?;
         let folder = folder()?;
-        let (postgres, postgres_url) = postgres::start(&postgres_programs, folder.path())
+        let postgres = Postgres::start(&postgres_programs, folder.path())
             .context("cannot start PostgreSQL")?;
         let (redis, redis_url) =
             redis::start(&redis_program, folder.path()).context("cannot start Redis")?;
-        Ok(Self { _postgres: postgres, _redis: redis, _folder: folder, postgres_url, redis_url })
+        Ok(Self { postgres, _redis: redis, _folder: folder, redis_url })
     }
 
     /// What the tests and benchmarks read to find the servers.
     pub(crate) fn environment(&self) -> [(&'static str, &str); 2] {
-        [("SEMEL_TEST_POSTGRES", &self.postgres_url), ("SEMEL_TEST_REDIS", &self.redis_url)]
+        [("SEMEL_TEST_POSTGRES", self.postgres.url()), ("SEMEL_TEST_REDIS", &self.redis_url)]
     }
 }
 
 /// PostgreSQL may run as another user than we do: that user must reach its own folder inside this
 /// one, but need not list it.
-fn folder() -> Result<TempDir> {
+pub(crate) fn folder() -> Result<TempDir> {
     let parent = folder_parent(std::env::temp_dir());
     let folder = tempfile::Builder::new()
         .prefix("semel-test-")
@@ -71,7 +73,7 @@ fn folder_parent(wanted: PathBuf) -> PathBuf {
 }
 
 /// Hexadecimal, so that it needs no quoting in a URL or a configuration file.
-fn random_password() -> Result<String> {
+pub(crate) fn random_password() -> Result<String> {
     let mut bytes = [0; PASSWORD_BYTES];
     fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))

@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -24,29 +24,76 @@ const READY: &str = "database system is ready to accept connections";
 /// `SSLRequest`: the shortest message that every PostgreSQL answers, with one byte.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-/// The server and the URL of its `postgres` database.
-pub(crate) fn start(programs: &PostgresPrograms, parent: &Path) -> Result<(Server, String)> {
-    let user = User::for_postgres()?;
-    let folder = parent.join("postgres");
-    fs::create_dir(&folder)?;
-    own(user, &folder)?;
+/// A running cluster, which can be stopped and started again at the same place.
+pub(crate) struct Postgres {
+    /// `None` while it is stopped.
+    server: Option<Server>,
+    programs: PostgresPrograms,
+    user: Option<User>,
+    folder: PathBuf,
+    port: u16,
+    url: String,
+}
 
-    let password = random_password()?;
-    init(programs, user, &folder, &password)?;
+impl Postgres {
+    /// Makes a cluster in a folder of its own under `parent`, and returns when it answers.
+    pub(crate) fn start(programs: &PostgresPrograms, parent: &Path) -> Result<Self> {
+        let user = User::for_postgres()?;
+        let folder = parent.join("postgres");
+        fs::create_dir(&folder)?;
+        own(user, &folder)?;
 
+        let password = random_password()?;
+        init(programs, user, &folder, &password)?;
+
+        let (server, port) = with_recipe(programs, user, &folder, |recipe| recipe.start())?;
+        let url = format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres");
+        let programs = programs.clone();
+        Ok(Self { server: Some(server), programs, user, folder, port, url })
+    }
+
+    /// The URL of its `postgres` database.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Ends every session and stops; what was committed is on disk.
+    pub(crate) fn stop(&mut self) {
+        self.server = None;
+    }
+
+    /// Stops at once, as in a crash: the next start has to recover.
+    pub(crate) fn crash(&mut self) -> Result<()> {
+        let server = self.server.take();
+        server.map_or(Ok(()), |mut server| server.end_by(Signal::QUIT))
+    }
+
+    /// Returns when it answers again.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
+        let port = self.port;
+        let start = |recipe: &Recipe<'_>| recipe.start_on(port);
+        self.server = Some(with_recipe(&self.programs, self.user, &self.folder, start)?);
+        Ok(())
+    }
+}
+
+fn with_recipe<T>(
+    programs: &PostgresPrograms,
+    user: Option<User>,
+    folder: &Path,
+    start: impl FnOnce(&Recipe<'_>) -> Result<T>,
+) -> Result<T> {
     let log = folder.join("log");
-    let command = |port| Ok(command(programs, user, &folder, port));
+    let command = |port| Ok(command(programs, user, folder, port));
     let ready = |port| read_log(&log).contains(READY) && answers(port).unwrap_or(false);
-    let recipe = Recipe {
+    start(&Recipe {
         name: "postgres",
         log: log.clone(),
         // "Fast shutdown": end the sessions, then write everything and stop.
         stop: Signal::INT,
         command: &command,
         ready: &ready,
-    };
-    let (server, port) = recipe.start()?;
-    Ok((server, format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres")))
+    })
 }
 
 fn init(

@@ -57,7 +57,8 @@ impl Recipe<'_> {
         bail!("{}: no free port in {PORT_ATTEMPTS} attempts", self.name)
     }
 
-    fn start_on(&self, port: u16) -> Result<Server> {
+    /// The running server on a port that is known to be free.
+    pub(crate) fn start_on(&self, port: u16) -> Result<Server> {
         let log = File::create(&self.log)?;
         let mut command = (self.command)(port)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -84,12 +85,16 @@ impl Server {
         Ok(self.child.try_wait()?)
     }
 
-    /// The pid is ours until we have waited for the child, so the signal cannot hit a stranger.
     fn end(&mut self) -> Result<()> {
+        self.end_by(self.stop)
+    }
+
+    /// The pid is ours until we have waited for the child, so the signal cannot hit a stranger.
+    pub(crate) fn end_by(&mut self, signal: Signal) -> Result<()> {
         if self.exited()?.is_some() {
             return Ok(());
         }
-        kill_process(Pid::from_child(&self.child), self.stop)?;
+        kill_process(Pid::from_child(&self.child), signal)?;
         if !wait_until(STOP_LIMIT, || Ok(self.exited()?.is_some()))? {
             eprintln!("xtask: {} did not stop in {} s", self.name, STOP_LIMIT.as_secs());
             self.child.kill()?;

@@ -23,6 +23,12 @@ pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> Result<bool>
     Ok(true)
 }
 
+/// Lets the rest of the world go on for a while.
+#[expect(clippy::disallowed_methods, reason = "between two faults there is nothing to wait for")]
+pub(crate) fn pause(length: Duration) {
+    thread::sleep(length);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

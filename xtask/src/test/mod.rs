@@ -31,6 +31,7 @@ pub(crate) fn run(runner_args: &[String]) -> ExitCode {
 /// The servers end with this function, so nothing of theirs follows the last line.
 fn all(runner_args: &[String]) -> Result<Tally> {
     let python = servers::python()?;
+    servers::strace()?;
     let servers = Servers::start()?;
     let mut tally = cargo_tests(runner_args, &servers);
     for check in PYTHON_CHECKS {

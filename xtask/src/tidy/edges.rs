@@ -30,7 +30,7 @@ const TABLE: &[(&str, May)] = &[
     ("jobs", May::Use(&["registrar", "gear", "wire", "crypto", "store", "core"])),
     ("testkit", May::Use(&["core", "store"])),
     ("semel", May::UseAllButTestkit),
-    ("xtask", May::Use(&["core"])),
+    ("xtask", May::Use(&["client", "core"])),
     ("bench", May::UseAll),
 ];
 

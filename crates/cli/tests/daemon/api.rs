@@ -120,9 +120,9 @@ async fn a_stream_goes_on_over_restarts_of_the_daemon_without_gaps_and_repetitio
         hear(sent - 5);
         // The rest may come before, while and after it is away.
         if round % 2 == 0 {
-            two.terminate()
+            two.terminate();
         } else {
-            two.kill()
+            two.kill();
         }
         alice.run(&["send", &to, &sent.to_string()]);
         sent += 1;

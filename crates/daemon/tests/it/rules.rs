@@ -336,3 +336,36 @@ async fn what_grew_too_old_while_the_broker_was_away_is_not_sent() {
     assert_eq!(dead.outcome, Some(Outcome::NeverSent));
     engine.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_the_broker_could_not_take_stay_in_order_over_a_reconnect() {
+    for (status, code) in [(429, "rate_limited"), (503, "store_unavailable")] {
+        let broker = Scripted::new().await;
+        let host = Host::new(0, broker.url());
+        let engine = host.start().await;
+        let mut line = broker.connection("one").await;
+        let mut ids: Vec<String> = (0..10).map(|number| format!("row-{number}")).collect();
+        for id in &ids {
+            send(&engine, dm(id, 1, "hello")).await;
+        }
+        let mut waiting = Vec::new();
+        for _ in &ids {
+            waiting.push(line.sent().await.client_message_id);
+        }
+        for id in &waiting {
+            let mut result = semel_wire::frame::SendResult::new(id.clone(), status);
+            (result.code, result.retry_after_ms) = (Some(code.to_owned()), Some(60_000));
+            line.say(&FromBroker::SendResult(result)).await;
+        }
+        row(&engine, "row-9", |row| row.status == OutboxStatus::Pending && row.attempts == 1).await;
+        drop(line);
+        // What was accepted later may not pass them.
+        send(&engine, dm("later", 1, "hello")).await;
+        ids.push("later".to_owned());
+        let mut line = broker.connection("one").await;
+        for id in &ids {
+            assert_eq!(line.sent().await.client_message_id.as_str(), id, "after {status}");
+        }
+        engine.stop().await;
+    }
+}

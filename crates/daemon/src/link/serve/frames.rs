@@ -159,18 +159,23 @@ impl Serving {
             }
             Judged::Wait(wait) => {
                 self.pause(now + wait);
-                let next_attempt_at = link.clock.wall().saturating_add(wait);
+                let next_attempt_at = link.clock.wall();
                 Change::Transient { why: "429 rate_limited".to_owned(), next_attempt_at }
             }
             Judged::Again(why) => {
-                self.failures = self.failures.saturating_add(1);
                 let random = link.random();
-                let wait = backoff_delay(self.failures, random);
-                self.pause(now + wait);
-                // They wait together, so that they stay in order; one that never gets through
-                // waits alone, so that it holds nobody up.
+                // A window that fails together has failed once.
+                if self.paused_until.is_none_or(|until| until <= now) {
+                    self.failures = self.failures.saturating_add(1);
+                    self.pause(now + backoff_delay(self.failures, random));
+                }
+                // They wait together, and for the pause alone, so that they stay in order: a time
+                // of their own would outlive this connection, and what is accepted later would
+                // pass them on the next. One that never gets through waits on its own, so that it
+                // holds nobody up.
                 let alone = flying.attempt > ATTEMPTS_TOGETHER;
-                let wait = if alone { backoff_delay(flying.attempt, random) } else { wait };
+                let wait =
+                    if alone { backoff_delay(flying.attempt, random) } else { Duration::ZERO };
                 let next_attempt_at = link.clock.wall().saturating_add(wait);
                 Change::Transient { why, next_attempt_at }
             }

@@ -1,0 +1,241 @@
+//! `cargo xtask chaos`: real brokers and daemons under load, while processes are killed and
+//! stopped, connections cut and the store taken away; then a checker that proves what mesh.md §2
+//! promises.
+//!
+//! The seed decides what goes wrong and in which order. When exactly it meets which send is the
+//! machine's affair, so that a seed gives the same faults again, not the same run.
+
+mod checker;
+mod faults;
+mod load;
+mod process;
+mod proxy;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::random::Random;
+use crate::repo;
+use crate::servers::{self, Postgres, wait_until};
+use checker::{Arrived, Verdict};
+use faults::Faults;
+use load::{Caller, Journal};
+use world::World;
+
+const CALLERS_PER_DAEMON: usize = 2;
+
+/// How long the last message may take once everything is back: a daemon that found its broker away
+/// often waits for a minute before it tries again, and so does one whose connection is half dead.
+const QUIET_LIMIT: Duration = Duration::from_secs(150);
+
+const SECONDS_PER_MINUTE: u64 = 60;
+
+/// How long it goes on: until all of these are reached.
+struct Plan {
+    seed: u64,
+    length: Duration,
+    kills_min: u64,
+    cuts_min: u64,
+}
+
+/// What a run came to.
+struct Outcome {
+    report: Value,
+    is_clean: bool,
+}
+
+/// Builds the program, runs, and prints one line for people and one of JSON.
+pub(crate) fn run(minutes: u64, seed: Option<u64>) -> Result<ExitCode> {
+    repo::succeed(&mut repo::cargo(&["build", "--package", "semel"]))?;
+    let length = Duration::from_secs(minutes * SECONDS_PER_MINUTE);
+    let seed = seed.map_or_else(new_seed, Ok)?;
+    eprintln!("xtask: seed {seed}, {minutes} minutes");
+    let outcome = run_plan(&Plan { seed, length, kills_min: 1, cuts_min: 1 })?;
+    println!("{}", human(&outcome.report));
+    println!("{}", outcome.report);
+    Ok(if outcome.is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn new_seed() -> Result<u64> {
+    let text = servers::random_password()?;
+    Ok(u64::from_str_radix(&text[..8], 16)?)
+}
+
+/// Even seeds run two brokers on PostgreSQL, odd ones a broker on SQLite.
+fn run_plan(plan: &Plan) -> Result<Outcome> {
+    let program = program()?;
+    let mut random = Random::new(plan.seed);
+    let folder = servers::folder()?;
+    let postgres = match plan.seed.is_multiple_of(2) {
+        true => Some(Postgres::start(&servers::postgres_programs()?, folder.path())?),
+        false => None,
+    };
+    let store = if postgres.is_some() { "postgres" } else { "sqlite" };
+    let runtime = Runtime::new().context("no runtime")?;
+    let mut world = World::start(&program, folder.path(), postgres, &runtime, &mut random)?;
+    let began = now();
+    let (journal, faults) = misfortune(plan, &mut world, &runtime, &mut random)?;
+    let seconds = began.elapsed().as_secs();
+    let (arrived, unfinished) = quiet(&mut world, &journal, &runtime)?;
+    // A row without its answer is a violation already, whatever else there is.
+    let keys = world.keys()?;
+    let delayed = runtime.block_on(world.delayed(&keys, &faults.counts.outages));
+    let delayed = delayed.unwrap_or_default();
+    let verdict = checker::check(&journal.accepted(), &journal.refused(), &arrived, &delayed);
+    let checked = world.operate(&["check"]);
+    let broker_check = checked.as_ref().map_or_else(|error| format!("{error:#}"), String::clone);
+    let consistent = checked.is_ok() && broker_check.ends_with("consistent");
+    let is_clean = verdict.is_clean()
+        && consistent
+        && unfinished == Some((0, 0))
+        && journal.surprises().is_empty()
+        && faults.counts.ended_by_themselves.is_empty();
+    let mut report = json!({
+        "seed": plan.seed, "store": store, "seconds": seconds, "faults": faults.counts.json(),
+        "connections": world.proxy.made(), "sends": journal.accepted().len(),
+        "refusals": journal.refused().len(), "deliveries": arrived.len(),
+        "waiting_and_dead": unfinished, "surprises": *journal.surprises(),
+        "broker_check": broker_check, "clean": is_clean,
+    });
+    report["violations"] = violations(&verdict);
+    if !is_clean {
+        // Logs and databases stay for whoever looks.
+        eprintln!("xtask: everything is left in {}", folder.keep().display());
+    }
+    Ok(Outcome { report, is_clean })
+}
+
+/// Load and faults together until the plan is fulfilled; what is running then is whole again.
+fn misfortune(
+    plan: &Plan,
+    world: &mut World,
+    runtime: &Runtime,
+    random: &mut Random,
+) -> Result<(Arc<Journal>, Faults)> {
+    let journal = Arc::new(Journal::default());
+    let keys = world.keys()?;
+    let mut callers = Vec::new();
+    for (daemon, sender) in keys.iter().enumerate() {
+        for number in 0..CALLERS_PER_DAEMON {
+            let caller = Caller {
+                name: format!("{daemon}-{number}"),
+                client: world.client(daemon),
+                sender: sender.clone(),
+                receivers: keys.iter().filter(|key| *key != sender).cloned().collect(),
+                journal: Arc::clone(&journal),
+                random: random.fork(),
+            };
+            callers.push(runtime.spawn(caller.run()));
+        }
+    }
+    let mut faults = Faults::new(random.fork());
+    let began = now();
+    while began.elapsed() < plan.length
+        || faults.counts.kills() < plan.kills_min
+        || faults.counts.cuts() < plan.cuts_min
+    {
+        faults.next(world)?;
+    }
+    journal.stop();
+    for caller in callers {
+        runtime.block_on(caller).context("a caller failed")?;
+    }
+    faults.revive(world)?;
+    Ok((journal, faults))
+}
+
+/// Waits until everything that was accepted has arrived, or nothing more does, and reads it.
+#[expect(clippy::type_complexity, reason = "what waits and what was given up, if they are known")]
+fn quiet(
+    world: &mut World,
+    journal: &Journal,
+    runtime: &Runtime,
+) -> Result<(Vec<Arrived>, Option<(u64, u64)>)> {
+    let (keys, expected) = (world.keys()?, journal.accepted().len());
+    let mut unfinished = None;
+    wait_until(QUIET_LIMIT, || {
+        unfinished = runtime.block_on(world.unfinished());
+        if unfinished.is_none_or(|(waiting, _)| waiting > 0) {
+            return Ok(false);
+        }
+        let arrived = runtime.block_on(world.inboxes(&keys));
+        Ok(arrived.is_some_and(|arrived| arrived.len() >= expected))
+    })?;
+    let arrived = runtime.block_on(world.inboxes(&keys)).context("an inbox cannot be read")?;
+    Ok((arrived, unfinished))
+}
+
+fn violations(verdict: &Verdict) -> Value {
+    json!({
+        "lost": verdict.lost, "duplicated": verdict.duplicated,
+        "out_of_order": verdict.out_of_order, "refused_delivered": verdict.refused_delivered,
+        "altered": verdict.altered, "overtaken_after_5xx": verdict.overtaken_when_delayed,
+        "examples": verdict.examples,
+    })
+}
+
+fn human(report: &Value) -> String {
+    let (faults, wrong) = (&report["faults"], &report["violations"]);
+    format!(
+        "seed {} on {}: {} kills, {} cuts, {} stops in {} s; {} sends, {} deliveries: {} lost, {} \
+         duplicated, {} out of order, {} refused but delivered, {} altered: {}",
+        report["seed"],
+        report["store"].as_str().unwrap_or_default(),
+        faults["kills"],
+        faults["cuts"],
+        faults["stops"],
+        report["seconds"],
+        report["sends"],
+        report["deliveries"],
+        wrong["lost"],
+        wrong["duplicated"],
+        wrong["out_of_order"],
+        wrong["refused_delivered"],
+        wrong["altered"],
+        if report["clean"] == true { "all as promised" } else { "NOT as promised" },
+    )
+}
+
+/// `semel`, which cargo puts beside us; a test is one folder further down.
+fn program() -> Result<PathBuf> {
+    let us = std::env::current_exe().context("this program has no file")?;
+    let beside = us.ancestors().skip(1).take(2).map(|folder: &Path| folder.join("semel"));
+    let found = beside.into_iter().find(|program| program.is_file());
+    found.context("there is no semel beside this program: cargo build --package semel")
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long a run takes is what it was asked for")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Short, but with every kind of fault.
+    fn short(seed: u64) {
+        let plan = Plan { seed, length: Duration::from_secs(15), kills_min: 20, cuts_min: 20 };
+        let outcome = run_plan(&plan).unwrap();
+        println!("{}", human(&outcome.report));
+        assert!(outcome.is_clean, "{:#}", outcome.report);
+        assert_ne!(outcome.report["sends"], 0);
+    }
+
+    #[test]
+    fn brokers_on_postgres_and_daemons_keep_their_promises_whatever_fails() {
+        short(2);
+    }
+
+    #[test]
+    fn a_broker_on_sqlite_and_daemons_keep_their_promises_whatever_fails() {
+        short(1);
+    }
+}

@@ -1,0 +1,168 @@
+//! The network between daemons and brokers, which fails when it is told to: connections are cut,
+//! cut in the middle of what they carry, closed in one direction only, or slowed down. Each new
+//! connection goes to a broker of its choice.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::random::Random;
+
+const PIECE_BYTES: usize = 16 << 10;
+
+/// What happens to a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing yet.
+    None,
+    /// It ends now, in both directions.
+    Cut,
+    /// It ends in the middle of the next thing that is said.
+    Tear,
+    /// What the daemon says no longer arrives; what the broker says does.
+    CloseUp,
+    /// What the broker says no longer arrives; what the daemon says does.
+    CloseDown,
+}
+
+/// A running proxy; it lives as long as the runtime.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    servers: Vec<SocketAddr>,
+    random: Mutex<Random>,
+    delay_ms: AtomicU64,
+    connections: Mutex<BTreeMap<u64, watch::Sender<Fault>>>,
+    made: AtomicU64,
+}
+
+impl Proxy {
+    pub(crate) async fn start(servers: Vec<SocketAddr>, random: Random) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("no free port")?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            servers,
+            random: Mutex::new(random),
+            delay_ms: AtomicU64::new(0),
+            connections: Mutex::default(),
+            made: AtomicU64::new(0),
+        });
+        let accepting = Arc::clone(&shared);
+        drop(tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                drop(tokio::spawn(serve(client, Arc::clone(&accepting))));
+            }
+        }));
+        Ok(Self { address, shared })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connections that were made so far.
+    pub(crate) fn made(&self) -> u64 {
+        self.shared.made.load(Ordering::SeqCst)
+    }
+
+    /// Does this to one connection; `false` when there is none.
+    pub(crate) fn fail_one(&self, fault: Fault, random: &mut Random) -> bool {
+        let connections = lock(&self.shared.connections);
+        let alive: Vec<_> =
+            connections.values().filter(|fate| *fate.borrow() == Fault::None).collect();
+        if alive.is_empty() {
+            return false;
+        }
+        random.pick(&alive).send_replace(fault);
+        true
+    }
+
+    /// Does this to all of them, and says how many there were.
+    pub(crate) fn fail_all(&self, fault: Fault) -> u64 {
+        let connections = lock(&self.shared.connections);
+        let alive = connections.values().filter(|fate| *fate.borrow() == Fault::None);
+        alive.map(|fate| fate.send_replace(fault)).fold(0, |count, _| count + 1)
+    }
+
+    /// Everything that is said arrives so much later from now on.
+    pub(crate) fn delay(&self, delay: Duration) {
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(0);
+        self.shared.delay_ms.store(delay_ms, Ordering::SeqCst);
+    }
+}
+
+async fn serve(client: TcpStream, shared: Arc<Shared>) {
+    let server = *lock(&shared.random).pick(&shared.servers);
+    let Ok(server) = TcpStream::connect(server).await else { return };
+    let number = shared.made.fetch_add(1, Ordering::SeqCst);
+    let (fate, told) = watch::channel(Fault::None);
+    let fate_too = fate.clone();
+    lock(&shared.connections).insert(number, fate);
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let up = Way { closed_by: Fault::CloseUp, fate: fate_too.clone(), told: told.clone() };
+    let down = Way { closed_by: Fault::CloseDown, fate: fate_too, told: told.clone() };
+    let both = async {
+        tokio::join!(
+            up.carry(from_client, to_server, &shared),
+            down.carry(from_server, to_client, &shared)
+        );
+    };
+    let mut cut = told;
+    tokio::select! {
+        () = both => {}
+        _ = cut.wait_for(|fate| *fate == Fault::Cut) => {}
+    }
+    lock(&shared.connections).remove(&number);
+}
+
+/// One direction of a connection.
+struct Way {
+    closed_by: Fault,
+    fate: watch::Sender<Fault>,
+    told: watch::Receiver<Fault>,
+}
+
+impl Way {
+    async fn carry(mut self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let count = tokio::select! {
+                read = from.read(&mut piece) => match read {
+                    Ok(count @ 1..) => count,
+                    Ok(_) | Err(_) => break,
+                },
+                _ = self.told.wait_for(|fate| *fate == self.closed_by) => break,
+            };
+            let delay_ms = shared.delay_ms.load(Ordering::SeqCst);
+            if delay_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+            }
+            let torn = *self.told.borrow() == Fault::Tear;
+            let count = if torn { count / 2 } else { count };
+            if to.write_all(&piece[..count]).await.is_err() {
+                break;
+            }
+            if torn {
+                self.fate.send_replace(Fault::Cut);
+            }
+        }
+        // The other end may be gone already.
+        let _ = to.shutdown().await;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,173 @@
+//! The processes of a run: brokers on one store, daemons that reach them through the proxy.
+
+use std::collections::HashSet;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use semel_client::Client;
+use semel_core::clock::UnixMs;
+use semel_core::rfc3339;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::checker::{Arrived, SendId};
+use super::process::{Process, output};
+use super::proxy::Proxy;
+use crate::random::Random;
+use crate::servers::Postgres;
+
+const MESH: &str = "ops";
+const BROKERS: usize = 2;
+const DAEMONS: usize = 3;
+/// Nobody has the owner's key: the mesh is run from its store.
+const OWNER_KEY: &str = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+
+/// How long a broker may still answer `5xx` once its store is back.
+const STORE_SETTLES: Duration = Duration::from_secs(3);
+
+/// Fields are dropped in order: daemons, brokers, the store, its folder.
+pub(crate) struct World {
+    pub(crate) daemons: Vec<Process>,
+    pub(crate) brokers: Vec<Process>,
+    pub(crate) postgres: Option<Postgres>,
+    pub(crate) proxy: Proxy,
+    store: String,
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+impl World {
+    /// Everything runs and every daemon has joined when this returns.
+    pub(crate) fn start(
+        program: &Path,
+        folder: &Path,
+        postgres: Option<Postgres>,
+        runtime: &Runtime,
+        random: &mut Random,
+    ) -> Result<Self> {
+        let (store, brokers) = match &postgres {
+            Some(postgres) => (postgres.url().to_owned(), BROKERS),
+            // An SQLite store has one broker.
+            None => (format!("sqlite:{}", folder.join("broker.db").display()), 1),
+        };
+        let addresses = (0..brokers).map(|_| free_address()).collect::<Result<Vec<_>>>()?;
+        let proxy = runtime.block_on(Proxy::start(addresses.clone(), random.fork()))?;
+        let (program, folder) = (program.to_owned(), folder.to_owned());
+        let (daemons, brokers) = (Vec::new(), Vec::new());
+        let mut world = Self { daemons, brokers, postgres, proxy, store, program, folder };
+        world.operate(&["mesh", "create", MESH, "--owner", "nobody", "--owner-key", OWNER_KEY])?;
+        // What is tested is not the limit.
+        world.operate(&["mesh", "set", MESH, "rate_limit=1000000"])?;
+        for (number, address) in addresses.iter().enumerate() {
+            let (name, address) = (format!("broker-{number}"), address.to_string());
+            let serve =
+                ["broker", "serve", "--json", "--listen", &address, "--store", &world.store];
+            let broker = Process::start(&name, &world.program, &serve, &world.folder)?;
+            world.brokers.push(broker);
+        }
+        for number in 0..DAEMONS {
+            let daemon = world.join(&format!("daemon-{number}"))?;
+            world.daemons.push(daemon);
+        }
+        Ok(world)
+    }
+
+    fn join(&self, name: &str) -> Result<Process> {
+        let url = format!("http://{}", self.proxy.address());
+        let invite = self.operate(&["invite", MESH, "--broker-url", &url, "--role", "member"])?;
+        let home = self.folder.join(name).display().to_string();
+        output(&self.program, &["mesh", "join", &invite, "--name", name, "--home", &home])?;
+        let up = ["daemon", "up", "--json", "--no-tcp", "--home", &home];
+        Process::start(name, &self.program, &up, &self.folder)
+    }
+
+    /// An operator's verb.
+    pub(crate) fn operate(&self, verb: &[&str]) -> Result<String> {
+        output(&self.program, &[&["broker"], verb, &["--store", &self.store]].concat())
+    }
+
+    pub(crate) fn client(&self, daemon: usize) -> Client {
+        let home = self.folder.join(&self.daemons[daemon].name);
+        Client::socket(home.join("daemon").join(MESH).join("sock"))
+    }
+
+    /// The public keys of the daemons' members.
+    pub(crate) fn keys(&self) -> Result<Vec<String>> {
+        let key = |daemon: &Process| Some(daemon.ready["pubkey"].as_str()?.to_owned());
+        self.daemons.iter().map(key).collect::<Option<_>>().context("a daemon says who it is")
+    }
+
+    /// Everything in every inbox, each in the order of arrival; `None` while one does not answer.
+    pub(crate) async fn inboxes(&self, keys: &[String]) -> Option<Vec<Arrived>> {
+        let mut arrived = Vec::new();
+        for (daemon, at) in keys.iter().enumerate() {
+            for item in pages(&self.client(daemon), "/v1/inbox?limit=500").await? {
+                let text = |field: &str| Some(item[field].as_str()?.to_owned());
+                arrived.push(Arrived {
+                    at: at.clone(),
+                    sender: text("sender_pubkey")?,
+                    priority: text("priority")?,
+                    key: text("client_message_id")?,
+                    body: text("body")?,
+                });
+            }
+        }
+        Some(arrived)
+    }
+
+    /// Sends that were tried more than once and waited while the store was away: the broker may
+    /// have answered `5xx`. `None` while an outbox does not answer.
+    pub(crate) async fn delayed(
+        &self,
+        keys: &[String],
+        outages: &[(UnixMs, UnixMs)],
+    ) -> Option<HashSet<SendId>> {
+        let mut delayed = HashSet::new();
+        if outages.is_empty() {
+            return Some(delayed);
+        }
+        for (daemon, sender) in keys.iter().enumerate() {
+            for row in pages(&self.client(daemon), "/v1/outbox?limit=500").await? {
+                let enqueued = rfc3339::parse(row["enqueued_at"].as_str()?)?;
+                let delivered = row["delivered_at"].as_str().and_then(rfc3339::parse)?;
+                let waited = |(from, to): &(UnixMs, UnixMs)| {
+                    enqueued <= to.saturating_add(STORE_SETTLES) && delivered >= *from
+                };
+                if row["attempts"].as_u64()? > 1 && outages.iter().any(waited) {
+                    let key = row["client_message_id"].as_str()?.to_owned();
+                    delayed.insert((sender.clone(), key));
+                }
+            }
+        }
+        Some(delayed)
+    }
+
+    /// Sends that wait or were given up, in all outboxes; `None` while one does not answer.
+    pub(crate) async fn unfinished(&self) -> Option<(u64, u64)> {
+        let (mut waiting, mut dead) = (0, 0);
+        for daemon in 0..self.daemons.len() {
+            let health = self.client(daemon).get("/v1/health").await.ok()?.body;
+            waiting += health["queue_depth"].as_u64()?;
+            dead += health["dead"].as_u64()?;
+        }
+        Some((waiting, dead))
+    }
+}
+
+async fn pages(client: &Client, first: &str) -> Option<Vec<Value>> {
+    let (mut items, mut next) = (Vec::new(), Some(first.to_owned()));
+    while let Some(path) = next {
+        let page = client.get(&path).await.ok()?.body;
+        items.extend(page["items"].as_array()?.iter().cloned());
+        next = page["next"].as_str().map(str::to_owned);
+    }
+    Some(items)
+}
+
+/// Free now, and nobody else looks for it.
+fn free_address() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
+    Ok(listener.local_addr()?)
+}
