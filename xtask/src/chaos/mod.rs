@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 
 use crate::random::Random;
 use crate::repo;
-use crate::servers::{self, Postgres, wait_until};
+use crate::servers::{self, Postgres, pause, wait_until};
 use checker::{Arrived, Verdict};
 use faults::Faults;
 use load::{Caller, Journal};
@@ -34,6 +34,9 @@ const CALLERS_PER_DAEMON: usize = 2;
 /// How long the last message may take once everything is back: a daemon that found its broker away
 /// often waits for a minute before it tries again, and so does one whose connection is half dead.
 const QUIET_LIMIT: Duration = Duration::from_secs(150);
+
+/// How long nothing more may come before the inboxes are read for good.
+const SETTLES: Duration = Duration::from_secs(2);
 
 const SECONDS_PER_MINUTE: u64 = 60;
 
@@ -168,6 +171,8 @@ fn quiet(
         let arrived = runtime.block_on(world.inboxes(&keys));
         Ok(arrived.is_some_and(|arrived| arrived.len() >= expected))
     })?;
+    // What comes once too often comes last.
+    pause(SETTLES);
     let arrived = runtime.block_on(world.inboxes(&keys)).context("an inbox cannot be read")?;
     Ok((arrived, unfinished))
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
 use serde_json::{Value, json};
@@ -82,6 +82,16 @@ fn another_user_is_not_answered_even_with_an_open_socket() {
     assert!(ask("0").status.success(), "its own user is answered");
 }
 
+/// Ended with the test, also when that fails: it would follow for ever.
+struct Following(Child);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_goes_on_over_restarts_of_the_daemon_without_gaps_and_repetitions() {
     let mesh = Mesh::new();
@@ -89,12 +99,15 @@ async fn a_stream_goes_on_over_restarts_of_the_daemon_without_gaps_and_repetitio
     let (_one, mut two) = (alice.up(), bob.up());
     let to = two.ready["pubkey"].as_str().unwrap().to_owned();
     let home = bob.home();
-    let mut following = Command::new(env!("CARGO_BIN_EXE_semel"))
-        .args(["events", "--json", "--after", "0", "--kinds", "message", "--home", &home])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(following.stdout.take().unwrap()).lines();
+    let mut following = Following(
+        Command::new(env!("CARGO_BIN_EXE_semel"))
+            .args(["events", "--json", "--after", "0", "--kinds", "message", "--home", &home])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let lines = BufReader::new(following.0.stdout.take().unwrap()).lines();
     let (heard, hearing) = mpsc::channel();
     let reading = std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
@@ -131,8 +144,7 @@ async fn a_stream_goes_on_over_restarts_of_the_daemon_without_gaps_and_repetitio
             hear(expected);
         }
     }
-    following.kill().unwrap();
-    following.wait().unwrap();
+    drop(following);
     reading.join().unwrap();
     assert!(hearing.try_recv().is_err(), "nothing came twice");
 }
