@@ -149,30 +149,38 @@ async fn join(
     let membership = match known {
         Some(membership) => membership,
         None => {
-            let (mesh_id, member_id): (MeshId, MemberId) = (mint.uuid(), mint.uuid());
+            let pubkey = identity.keys.pair.public().to_hex().to_string();
             let owner = NewMember {
-                member_id,
+                member_id: mint.uuid(),
                 name: name.clone(),
                 role: Role::Owner,
                 key_id: identity.keys.key_id.clone(),
-                pubkey: identity.keys.pair.public().to_hex().to_string(),
+                pubkey: pubkey.clone(),
             };
-            let made = store.mesh_create(mesh_id, MESH, &owner, now).await;
-            let mesh_id = match made.map_err(|error| failed(&error))? {
-                true => mesh_id,
-                // An earlier first run was cut off after the mesh was made: the same key owns it.
-                false => store
-                    .mesh_find(MESH)
-                    .await
-                    .map_err(|error| failed(&error))?
-                    .map_or(mesh_id, |mesh| mesh.mesh_id),
-            };
+            let made = store.mesh_create(mint.uuid(), MESH, &owner, now).await;
+            made.map_err(|error| failed(&error))?;
+            // An earlier first run may have been cut off after it made the mesh: the store knows.
+            let (mesh_id, member_id) = member(broker, &pubkey).await?;
             Membership { broker: String::new(), mesh_id, member_id, name, joined_at: now }
         }
     };
     // Ports may change from run to run.
     let membership = Membership { broker: url.to_owned(), ..membership };
     membership.write(home).map_err(|error| refused(chain(&error)))
+}
+
+/// Who this key is in the mesh.
+async fn member(broker: &Broker, pubkey: &str) -> Result<(MeshId, MemberId), Failure> {
+    let store = &broker.store;
+    if let Some(mesh) = store.mesh_find(MESH).await.map_err(|error| failed(&error))? {
+        let found = store.member_by_key(mesh.mesh_id, pubkey).await;
+        if let Some(member) = found.map_err(|error| failed(&error))? {
+            return Ok((mesh.mesh_id, member.member_id));
+        }
+    }
+    let text = "error: the mesh in this store belongs to another host\n\
+                ask there for an invite, then: semel mesh join INVITE";
+    Err(Failure::new(Exit::Refused, text))
 }
 
 fn ready(root: &Path, url: &str, daemon: &RunningDaemon, form: Form) -> Result<(), Failure> {

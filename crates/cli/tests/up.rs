@@ -90,3 +90,23 @@ fn everything_in_one_process_survives_its_end() {
     assert_eq!(bodies(), ["hello", "before the end"], "each once");
     assert_eq!(up.stop(Signal::TERM), Some(0), "a stop in order is a success");
 }
+
+#[test]
+fn a_first_run_that_was_cut_off_is_the_same_member_and_a_strangers_mesh_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, other) = (folder.path().join("one"), folder.path().join("two"));
+    let mut up = Up::start(&home);
+    let member_id = up.ready["member_id"].clone();
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    // As if it had been killed after the mesh was made and before that was noted.
+    std::fs::remove_file(home.join("daemon/local/mesh.json")).unwrap();
+    let mut up = Up::start(&home);
+    assert_eq!(up.ready["member_id"], member_id);
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    let store = format!("sqlite:{}", home.join("broker/broker.db").display());
+    let ports = ["--broker-listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0"];
+    let stranger = semel(&other, &[&["up", "--store", &store], &ports[..]].concat());
+    assert_eq!(stranger.status.code(), Some(78));
+    let text = String::from_utf8_lossy(&stranger.stderr);
+    assert!(text.contains("semel mesh join"), "{text}");
+}
