@@ -12,6 +12,9 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use semel_api::access::Tokens;
+use semel_api::door::{Listener, bind_socket, serve};
+use semel_api::{Api, ApiOptions};
 use semel_broker::connection::Broker;
 use semel_broker::hub::Hub;
 use semel_broker::life::StoreLife;
@@ -25,7 +28,7 @@ use semel_core::id::{MeshId, UuidId};
 use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::engine::{Engine, EngineOptions};
-use semel_daemon::http::{self, Api, ApiOptions, Listener};
+use semel_daemon::http::{Member, part};
 use semel_daemon::link::{LinkOptions, LinkState};
 use semel_daemon::store::inbox::Filter;
 use semel_store::sqlite::{Sqlite, SqliteOptions};
@@ -248,13 +251,15 @@ async fn host(folder: &Path, number: u8, url: &str) -> Result<Host> {
     let engine =
         Engine::start(&folder, options, link, mint, Arc::clone(&clock), Arc::new(ended)).await?;
     let engine = Arc::new(engine);
-    let options = ApiOptions::new("bench", pubkey(number), "bench");
-    let api = Api::new(Arc::clone(&engine), options, Arc::new(NoToken), None, clock);
+    let (mesh, version) = ("bench".to_owned(), "bench".to_owned());
+    let member = Member { mesh, pubkey: pubkey(number), version };
+    let part = part(Arc::clone(&engine), member, None, Arc::clone(&clock));
+    let api = Api::new(ApiOptions::default(), Arc::new(NoToken), clock, vec![part]);
     let socket = folder.join("sock");
-    let listener = Listener::Socket(http::bind_socket(&socket)?);
+    let listener = Listener::Socket(bind_socket(&socket)?);
     let (stop, stopping) = tokio::sync::oneshot::channel();
     let shutdown = async move { drop(stopping.await) };
-    let serving = tokio::spawn(http::serve(api, listener, shutdown));
+    let serving = tokio::spawn(serve(api, listener, shutdown));
     Ok(Host { engine, socket, stop, serving })
 }
 
@@ -269,7 +274,7 @@ impl Host {
 /// The socket needs none.
 struct NoToken;
 
-impl http::Tokens for NoToken {
+impl Tokens for NoToken {
     fn number_of(&self, _presented: &str) -> Option<u64> {
         None
     }

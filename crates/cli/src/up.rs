@@ -92,7 +92,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let serving = tokio::spawn(serving);
     drop(locked);
     let api_listen = Some(free_or(arguments.api_listen, loopback(7118)));
-    let daemon = RunningDaemon::start(Start { home, api_listen, tls: None }).await?;
+    let daemon =
+        RunningDaemon::start(Start { home, api_listen, tls: None, parts: Vec::new() }).await?;
     ready(&root, &url, &daemon, Form::of_flag(arguments.json))?;
     let ended = tokio::select! {
         () = shutdown => None,

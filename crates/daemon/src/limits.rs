@@ -146,58 +146,6 @@ pub const DIRECTORY_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// How often they are asked for at the most.
 pub const DIRECTORY_PAUSE: Duration = Duration::from_secs(1);
-/// Bytes of a request's body on the local API.
-pub const API_BODY_BYTES_MAX: usize = 1 << 20;
-
-/// Bytes of an answer of the local API; a list goes on under its cursor.
-pub const API_RESPONSE_BYTES_MAX: usize = 10 << 20;
-
-/// Bytes of a body that is too large, which are read and thrown away so that its sender hears why.
-pub const API_DISCARD_BYTES_MAX: usize = 8 << 20;
-
-/// How long a request's body may take to arrive.
-pub const API_BODY_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Calls under way on the local API.
-pub const API_CALLS_MAX: usize = 256;
-
-/// Event streams that may be open.
-pub const API_STREAMS_MAX: usize = 32;
-
-/// Calls that a TCP token may make at once, and per second in the long run.
-pub const API_CALLS_BURST: u32 = 1000;
-/// See [`API_CALLS_BURST`].
-pub const API_CALLS_PER_SECOND: u32 = 100;
-
-/// Connections to the local API: calls, streams, and some that idle.
-pub const API_CONNECTIONS_MAX: usize = 1024;
-
-/// How long a request's head may take, and an idle connection stays.
-pub const API_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Bytes of a request's head.
-pub const API_HEAD_BYTES_MAX: usize = 64 << 10;
-
-/// How long a reader may take nothing of what is written to it.
-pub const API_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How long a stop waits for calls under way.
-pub const API_DRAIN_MAX: Duration = Duration::from_secs(10);
-
-/// How soon accepting is tried again after it failed.
-pub const API_ACCEPT_RETRY: Duration = Duration::from_millis(100);
-
-/// Rows of a page when nobody says, and at the most.
-pub const PAGE_DEFAULT: i64 = 100;
-/// See [`PAGE_DEFAULT`].
-pub const PAGE_MAX: i64 = 500;
-
-/// Rows that are read at a time while a page is put together: few while they are large.
-pub const PAGE_ROWS_SMALL: i64 = 16;
-/// See [`PAGE_ROWS_SMALL`].
-pub const PAGE_ROWS_LARGE: i64 = 128;
-/// Rows with fewer bytes than this on average are read many at a time.
-pub const PAGE_ROW_BYTES: usize = 4 << 10;
 
 /// Members whom one message may mention.
 pub const MENTIONS_MAX: usize = 100;
@@ -207,17 +155,3 @@ pub const SEARCH_BYTES_MAX: usize = 1024;
 
 /// Rows that a chain of requeues is followed for.
 pub const CHAIN_MAX: usize = 32;
-
-/// Events that a stream reads at a time while they are large, and while they are small.
-pub const STREAM_ROWS_SMALL: i64 = 8;
-/// See [`STREAM_ROWS_SMALL`].
-pub const STREAM_ROWS_LARGE: i64 = 128;
-
-/// Bytes of events that a stream writes at once, unless one alone has more.
-pub const STREAM_PIECE_BYTES: usize = 64 << 10;
-
-/// Pieces that wait for a slow reader.
-pub const STREAM_BUFFER: usize = 2;
-
-/// A stream without news says so this often.
-pub const STREAM_KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -73,7 +73,7 @@ struct Last {
     until: Duration,
 }
 
-impl crate::http::Tokens for Tokens {
+impl semel_api::access::Tokens for Tokens {
     /// They are one caller's: a rotation does not give it a second budget.
     fn number_of(&self, presented: &str) -> Option<u64> {
         self.accepts(presented.as_bytes()).then_some(0)

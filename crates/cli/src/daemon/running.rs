@@ -7,13 +7,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustls::ClientConfig;
+use semel_api::door::{Listener, bind_socket, serve};
+use semel_api::part::Part;
+use semel_api::{Api, ApiOptions, access};
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::config::Config;
 use semel_daemon::engine::{Engine, EngineOptions};
 use semel_daemon::home::{Home, HomeFile, LockedHome};
-use semel_daemon::http::{self, Api, ApiOptions, Listener};
+use semel_daemon::http::{self, Member};
 use semel_daemon::identity::{Identity, Membership, Sources};
 use semel_daemon::link::{Fatal, LinkOptions};
 use semel_daemon::token::Tokens;
@@ -30,6 +33,8 @@ pub(crate) struct Start {
     /// Where the API listens besides its socket; nothing for the socket alone.
     pub(crate) api_listen: Option<SocketAddr>,
     pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// Who else is asked by its API.
+    pub(crate) parts: Vec<Part>,
 }
 
 /// A daemon that answers.
@@ -77,12 +82,12 @@ impl RunningDaemon {
         let tokens = Tokens::new(identity.local_token, Arc::clone(&clock));
         let home = Arc::new(home);
         let tokens = Arc::new(Rotating { tokens, home: Arc::downgrade(&home) });
-        let remote = Arc::clone(&engine.api);
-        let options = api_options(&mesh, &pubkey, &config);
-        let api = Api::new(Arc::clone(&engine), options, tokens, Some(remote), clock);
+        let own = own_part(&engine, &mesh, &pubkey, &clock);
+        let parts = [vec![own], start.parts].concat();
+        let api = Api::new(api_options(&config), tokens, clock, parts);
         let socket = home.home().socket_path().map_err(|error| refused(chain(&error)))?;
         let (stop, stopping) = watch::channel(false);
-        let listener = http::bind_socket(&socket)
+        let listener = bind_socket(&socket)
             .map_err(|error| refused(format_args!("{}: {error}", socket.display())))?;
         let mut doors = vec![door(&api, Listener::Socket(listener), &stopping)];
         let mut address = None;
@@ -158,7 +163,7 @@ struct Rotating {
     home: Weak<LockedHome>,
 }
 
-impl http::Tokens for Rotating {
+impl access::Tokens for Rotating {
     fn number_of(&self, presented: &str) -> Option<u64> {
         self.tokens.number_of(presented)
     }
@@ -223,13 +228,24 @@ fn engine_options(config: &Config) -> EngineOptions {
     }
 }
 
-fn api_options(mesh: &str, pubkey: &str, config: &Config) -> ApiOptions {
-    let mut options = ApiOptions::new(mesh, pubkey, env!("CARGO_PKG_VERSION"));
-    options.public_health_check = config.ipc.public_health_check;
-    options.origin_allowlist.clone_from(&config.ipc.origin_allowlist);
-    options.max_inflight = usize::try_from(config.ipc.max_inflight).unwrap_or(usize::MAX);
-    options.max_streams = usize::try_from(config.ipc.max_streams).unwrap_or(usize::MAX);
-    options
+fn own_part(engine: &Arc<Engine>, mesh: &str, pubkey: &str, clock: &Arc<dyn Clock>) -> Part {
+    let member = Member {
+        mesh: mesh.to_owned(),
+        pubkey: pubkey.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let remote = Arc::clone(&engine.api);
+    http::part(Arc::clone(engine), member, Some(remote), Arc::clone(clock))
+}
+
+fn api_options(config: &Config) -> ApiOptions {
+    ApiOptions {
+        public_health_check: config.ipc.public_health_check,
+        origin_allowlist: config.ipc.origin_allowlist.clone(),
+        max_inflight: usize::try_from(config.ipc.max_inflight).unwrap_or(usize::MAX),
+        max_streams: usize::try_from(config.ipc.max_streams).unwrap_or(usize::MAX),
+        ..ApiOptions::default()
+    }
 }
 
 fn door(
@@ -239,7 +255,7 @@ fn door(
 ) -> JoinHandle<std::io::Result<()>> {
     let mut stop = stop.clone();
     let shutdown = async move { drop(stop.wait_for(|stop| *stop).await) };
-    tokio::spawn(http::serve(Arc::clone(api), listener, shutdown))
+    tokio::spawn(serve(Arc::clone(api), listener, shutdown))
 }
 
 /// The first port that is free, from the usual one on.

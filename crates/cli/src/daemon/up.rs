@@ -74,7 +74,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let api_listen = tcp.then(|| arguments.api_listen.unwrap_or_else(usual_api));
     let shutdown = stopped()
         .map_err(|error| Failure::new(Exit::Failed, format!("error: signals: {error}")))?;
-    let daemon = start(Start { home, api_listen, tls }, arguments.api_listen.is_some()).await?;
+    let daemon =
+        start(Start { home, api_listen, tls, parts: Vec::new() }, arguments.api_listen.is_some())
+            .await?;
     ready(&daemon, arguments.local.form())?;
     let mut reload = hung_up()?;
     let mut shutdown = std::pin::pin!(shutdown);

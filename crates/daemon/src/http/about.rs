@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use semel_api::access::Door;
+use semel_api::problem::Problem;
+use semel_api::route::{Call, JSON, Reply};
 use semel_core::code::Code;
 use semel_core::rfc3339;
 use semel_wire::features::{Feature, Negotiated};
 use serde_json::{Map, Value, json};
 
-use super::access::Door;
+use super::Daemon;
 use super::metrics::{CONTENT, Live};
-use super::openapi;
-use super::problem::Problem;
-use super::route::{Call, JSON, Reply};
 use crate::limits::TOKEN_GRACE;
 use crate::link::LinkState;
 use crate::store::{INBOX_MIGRATIONS, OUTBOX_MIGRATIONS};
@@ -32,12 +32,12 @@ fn schema_version() -> u32 {
 }
 
 /// `GET /v1/health`.
-pub(super) async fn health(call: Call) -> Result<Reply, Problem> {
-    let api = &call.api;
-    let (waiting, dead) = api.engine.outbox.counts().await?;
-    let link = api.link.borrow().clone();
+pub(super) async fn health(call: Call<Daemon>) -> Result<Reply, Problem> {
+    let daemon = &call.state;
+    let (waiting, dead) = daemon.engine.outbox.counts().await?;
+    let link = daemon.link.borrow().clone();
     let lag_ms = link.lag.map(|lag| u64::try_from(lag.as_millis()).unwrap_or(u64::MAX));
-    let uptime = api.clock.monotonic().saturating_sub(api.began);
+    let uptime = daemon.clock.monotonic().saturating_sub(daemon.began);
     Ok(Reply::value(&json!({
         "connected": link.state == LinkState::Connected,
         "state": link.state.as_str(),
@@ -47,23 +47,23 @@ pub(super) async fn health(call: Call) -> Result<Reply, Problem> {
         "queue_depth": waiting,
         "dead": dead,
         "inflight": link.inflight,
-        "outbox_pressure": api.engine.outbox.pressure().as_str(),
-        "mesh": api.options.mesh,
+        "outbox_pressure": daemon.engine.outbox.pressure().as_str(),
+        "mesh": daemon.member.mesh,
         "member_id": link.member_id.map(|id| id.to_string()),
-        "member_pubkey": api.options.pubkey,
+        "member_pubkey": daemon.member.pubkey,
         "uptime_s": uptime.as_secs(),
         "schema_version": schema_version(),
-        "versions": {"daemon": api.options.version, "ipc_api": IPC_API},
+        "versions": {"daemon": daemon.member.version, "ipc_api": IPC_API},
     })))
 }
 
 /// `GET /v1/version`.
-pub(super) async fn version(call: Call) -> Result<Reply, Problem> {
-    let api = &call.api;
-    let negotiated = api.link.borrow().negotiated.as_ref().map(features);
+pub(super) async fn version(call: Call<Daemon>) -> Result<Reply, Problem> {
+    let daemon = &call.state;
+    let negotiated = daemon.link.borrow().negotiated.as_ref().map(features);
     Ok(Reply::value(&json!({
-        "daemon_version": api.options.version,
-        "mesh": api.options.mesh,
+        "daemon_version": daemon.member.version,
+        "mesh": daemon.member.mesh,
         "ipc_api": IPC_API,
         "ipc_features": IPC_FEATURES,
         "schema_version": schema_version(),
@@ -97,8 +97,8 @@ fn features(negotiated: &Negotiated) -> Value {
 }
 
 /// `GET /v1/compat`.
-pub(super) async fn compat(call: Call) -> Result<Reply, Problem> {
-    let version = &call.api.options.version;
+pub(super) async fn compat(call: Call<Daemon>) -> Result<Reply, Problem> {
+    let version = &call.state.member.version;
     Ok(Reply::value(&json!({
         "daemon_version": version,
         "ipc_api": {"min": IPC_API, "max": IPC_API},
@@ -111,14 +111,14 @@ pub(super) async fn compat(call: Call) -> Result<Reply, Problem> {
 }
 
 /// `POST /v1/heartbeat`.
-pub(super) async fn heartbeat(call: Call) -> Result<Reply, Problem> {
-    let connected = call.api.link.borrow().state == LinkState::Connected;
-    let at = rfc3339::format(call.api.clock.wall());
+pub(super) async fn heartbeat(call: Call<Daemon>) -> Result<Reply, Problem> {
+    let connected = call.state.link.borrow().state == LinkState::Connected;
+    let at = rfc3339::format(call.state.clock.wall());
     Ok(Reply::value(&json!({"status": "ok", "at": at, "connected": connected})))
 }
 
 /// `POST /v1/token/rotate`. Who has only a token must not be able to lock its owner out.
-pub(super) async fn rotate_token(call: Call) -> Result<Reply, Problem> {
+pub(super) async fn rotate_token(call: Call<Daemon>) -> Result<Reply, Problem> {
     match call.door {
         Door::Socket => {}
         Door::Tcp => {
@@ -126,45 +126,45 @@ pub(super) async fn rotate_token(call: Call) -> Result<Reply, Problem> {
             return Err(Problem::new(Code::SocketOnly, detail));
         }
     }
-    let tokens = Arc::clone(&call.api.tokens);
+    let tokens = Arc::clone(call.api().tokens());
     let rotated = tokio::task::spawn_blocking(move || tokens.rotate()).await;
     if !rotated.unwrap_or(false) {
         let detail = "the new token could not be written: the old one stays";
         return Err(Problem::new(Code::StoreUnavailable, detail));
     }
-    call.api.token_rotations.fetch_add(1, Ordering::Relaxed);
+    call.state.token_rotations.fetch_add(1, Ordering::Relaxed);
     tracing::info!(security = true, "the token of the local API was replaced");
     Ok(Reply::value(&json!({"grace_s": TOKEN_GRACE.as_secs()})))
 }
 
 /// `GET /v1/metrics`.
-pub(super) async fn metrics(call: Call) -> Result<Reply, Problem> {
-    let api = &call.api;
-    let (waiting, dead) = api.engine.outbox.counts().await?;
-    let oldest = api.engine.outbox.oldest_pending().await?;
-    let link = api.link.borrow().clone();
-    let now = api.clock.wall();
+pub(super) async fn metrics(call: Call<Daemon>) -> Result<Reply, Problem> {
+    let daemon = &call.state;
+    let (waiting, dead) = daemon.engine.outbox.counts().await?;
+    let oldest = daemon.engine.outbox.oldest_pending().await?;
+    let link = daemon.link.borrow().clone();
+    let now = daemon.clock.wall();
     let live = Live {
         connected: link.state == LinkState::Connected,
         reconnects: link.reconnects,
-        received: api.engine.inbox.received(),
-        repeated: api.engine.inbox.repeated(),
-        outbox_pct: api.engine.outbox.percent().0,
-        disk_pct: api.engine.outbox.percent().1,
-        token_rotations: api.token_rotations.load(Ordering::Relaxed),
+        received: daemon.engine.inbox.received(),
+        repeated: daemon.engine.inbox.repeated(),
+        outbox_pct: daemon.engine.outbox.percent().0,
+        disk_pct: daemon.engine.outbox.percent().1,
+        token_rotations: daemon.token_rotations.load(Ordering::Relaxed),
         lag: link.lag,
         waiting,
         inflight: link.inflight as u64,
         dead,
         oldest_ms: oldest.map_or(0, |oldest| now.0.saturating_sub(oldest.0).max(0)),
-        accepted: api.engine.outbox.accepted(),
-        outbox_bytes: api.engine.outbox.bytes(),
-        inbox_bytes: api.engine.inbox.bytes(),
+        accepted: daemon.engine.outbox.accepted(),
+        outbox_bytes: daemon.engine.outbox.bytes(),
+        inbox_bytes: daemon.engine.inbox.bytes(),
     };
-    Ok(Reply::text(CONTENT, api.metrics.encode(&live)))
+    Ok(Reply::text(CONTENT, daemon.metrics.encode(call.api(), &live)))
 }
 
 /// `GET /v1/openapi.json`.
-pub(super) async fn openapi_json(_: Call) -> Result<Reply, Problem> {
-    Ok(Reply::text(JSON, openapi::document().to_owned()))
+pub(super) async fn openapi_json(call: Call<Daemon>) -> Result<Reply, Problem> {
+    Ok(Reply::text(JSON, call.api().openapi().to_owned()))
 }

@@ -1,60 +1,28 @@
-//! Events as they happen: a tail of the table `event`, so that a stream resumes by the number of
-//! the last event it has seen, also after a restart, without gaps and without repetitions.
+//! Events as they happen: a tail of the table `event`.
 
 use std::sync::Arc;
 
-use hyper::body::Bytes;
+use semel_api::events::{Opening, Tail, write_event};
+use semel_api::problem::Problem;
+use semel_api::route::{Call, Reply};
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_core::rfc3339;
-use semel_store::StoreError;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use tokio::time::sleep;
 
-use super::Api;
+use super::Daemon;
 use super::inbox::write_message;
-use super::problem::Problem;
-use super::route::{Call, Reply};
-use crate::limits::{STREAM_BUFFER, STREAM_PIECE_BYTES, STREAM_ROWS_LARGE, STREAM_ROWS_SMALL};
-use crate::link::stopped;
 use crate::store::event::{Event, EventKind};
 
-/// Says nothing, and that the other side is still there.
-const KEEP_ALIVE: Bytes = Bytes::from_static(b": nothing new\n\n");
-
 /// `GET /v1/events`.
-pub(super) async fn stream(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn stream(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let kinds = kinds(call.query.text("kinds"))?;
-    // A stream that resumes by itself repeats its first address: what it has seen since counts.
-    let seen = match call.headers.text("last-event-id").filter(|text| !text.is_empty()) {
-        Some(text) => Some(number(&text)?),
-        None => call.query.number("after"),
-    };
-    let api = Arc::clone(&call.api);
-    let Ok(place) = Arc::clone(&api.streams).try_acquire_owned() else {
-        let problem = Problem::new(Code::TooManyStreams, "too many event streams are open");
-        return Err(problem.retry_after(1));
-    };
+    let opening = Opening::new(&mut call)?;
+    let daemon = Arc::clone(&call.state);
     // First this, then the reading: what is stored in between is not missed.
-    let changes = api.engine.inbox.changes();
-    let newest = api.engine.inbox.newest_event().await?;
-    let after = match seen {
-        None => newest,
-        // Numbers begin anew when the inbox was lost: all there is has happened since.
-        Some(seen) if seen > newest => 0,
-        Some(seen) => seen,
-    };
-    let (pieces, body) = mpsc::channel(STREAM_BUFFER);
-    let stopping = api.stopping.subscribe();
-    let inside = api.inside.subscribe();
-    let tail = Tail { api, kinds, after, pieces, stopping, _place: place, _inside: inside };
-    drop(tokio::spawn(tail.run(changes)));
-    Ok(Reply::stream(body))
-}
-
-fn number(text: &str) -> Result<i64, Refusal> {
-    let number = text.parse().ok().filter(|number| *number >= 0);
-    number.ok_or_else(|| Refusal::new(Code::InvalidField, "Last-Event-ID must be a whole number"))
+    let changes = daemon.engine.inbox.changes();
+    let newest = daemon.engine.inbox.newest_event().await?;
+    let after = opening.after(newest);
+    Ok(opening.stream(after, changes, Happenings { daemon, kinds }))
 }
 
 fn kinds(given: Option<String>) -> Result<Vec<EventKind>, Refusal> {
@@ -68,100 +36,35 @@ fn kinds(given: Option<String>) -> Result<Vec<EventKind>, Refusal> {
     })
 }
 
-struct Tail {
-    api: Arc<Api>,
+/// Those of these kinds.
+struct Happenings {
+    daemon: Arc<Daemon>,
     kinds: Vec<EventKind>,
-    after: i64,
-    pieces: mpsc::Sender<Bytes>,
-    stopping: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
-    /// The last to go.
-    _inside: watch::Receiver<()>,
 }
 
-impl Tail {
-    async fn run(mut self, mut changes: watch::Receiver<u64>) {
-        // Tells the other side at once that it is connected, and how soon to come back.
-        let mut piece = Bytes::from_static(b"retry: 1000\n\n");
-        loop {
-            if !self.write(piece).await {
-                return;
-            }
-            changes.borrow_and_update();
-            match self.catch_up().await {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    tracing::error!(error = error.chain(), "an event stream ends");
-                    return;
-                }
-            }
-            piece = tokio::select! {
-                changed = changes.changed() => match changed {
-                    Ok(()) => Bytes::new(),
-                    Err(_) => return,
-                },
-                () = sleep(self.api.options.keep_alive) => KEEP_ALIVE,
-                () = self.pieces.closed() => return,
-                () = stopped(&mut self.stopping) => return,
-            };
-        }
+impl Tail for Happenings {
+    type Event = Event;
+
+    async fn read(&mut self, after: i64, max: i64) -> Result<Vec<Event>, Problem> {
+        Ok(self.daemon.engine.inbox.events(after, max).await?)
     }
 
-    /// Writes everything that has happened by now; `false` when nobody listens any more.
-    async fn catch_up(&mut self) -> Result<bool, StoreError> {
-        let mut rows = STREAM_ROWS_SMALL;
-        loop {
-            let events = self.api.engine.inbox.events(self.after, rows).await?;
-            if events.is_empty() {
-                return Ok(true);
-            }
-            let mut written = 0;
-            let mut piece = Vec::new();
-            for event in events {
-                self.after = event.id;
-                if self.kinds.contains(&event.kind) {
-                    write_event(&event, &mut piece);
-                }
-                if piece.len() >= STREAM_PIECE_BYTES {
-                    written += piece.len();
-                    if !self.write(std::mem::take(&mut piece).into()).await {
-                        return Ok(false);
-                    }
-                }
-            }
-            written += piece.len();
-            rows = if written < STREAM_PIECE_BYTES { STREAM_ROWS_LARGE } else { STREAM_ROWS_SMALL };
-            if !self.write(piece.into()).await {
-                return Ok(false);
-            }
-        }
+    fn number(event: &Event) -> i64 {
+        event.id
     }
 
-    /// Waits while the reader is slow. One that stands still loses its connection, and with it us.
-    async fn write(&mut self, piece: Bytes) -> bool {
-        if piece.is_empty() {
-            return true;
+    fn write(&self, event: &Event, out: &mut Vec<u8>) {
+        if !self.kinds.contains(&event.kind) {
+            return;
         }
-        tokio::select! {
-            sent = self.pieces.send(piece) => sent.is_ok(),
-            () = stopped(&mut self.stopping) => false,
-        }
+        write_event(event.id, event.kind.as_str(), out, |out| match &event.message {
+            Some(message) => write_message(message, out),
+            None => {
+                let at = rfc3339::format(event.at);
+                let rest = event.data.strip_prefix('{').unwrap_or("}");
+                let comma = if rest.starts_with('}') { "" } else { "," };
+                out.extend_from_slice(format!(r#"{{"at":"{at}"{comma}{rest}"#).as_bytes());
+            }
+        });
     }
-}
-
-/// `id`, `event` and `data`, which is one line: JSON escapes line ends.
-fn write_event(event: &Event, out: &mut Vec<u8>) {
-    let head = format!("id: {}\nevent: {}\ndata: ", event.id, event.kind);
-    out.extend_from_slice(head.as_bytes());
-    match &event.message {
-        Some(message) => write_message(message, out),
-        None => {
-            let at = rfc3339::format(event.at);
-            let rest = event.data.strip_prefix('{').unwrap_or("}");
-            let comma = if rest.starts_with('}') { "" } else { "," };
-            out.extend_from_slice(format!(r#"{{"at":"{at}"{comma}{rest}"#).as_bytes());
-        }
-    }
-    out.extend_from_slice(b"\n\n");
 }

@@ -1,18 +1,19 @@
 //! What arrived: pages, search, and how far a reader has read.
 
+use semel_api::json::Object;
+use semel_api::limits::PAGE_DEFAULT;
+use semel_api::page::{Next, Page};
+use semel_api::problem::Problem;
+use semel_api::route::{Call, Reply};
 use semel_core::rfc3339;
 use serde_json::json;
 
-use super::json::Object;
-use super::page::{Next, Page};
-use super::problem::Problem;
-use super::route::{Call, Reply};
-use crate::limits::PAGE_DEFAULT;
+use super::Daemon;
 use crate::store::inbox::{Filter, Message};
 
 /// `GET /v1/inbox`.
-pub(super) async fn list(mut call: Call) -> Result<Reply, Problem> {
-    let (inbox, query) = (&call.api.engine.inbox, &mut call.query);
+pub(super) async fn list(mut call: Call<Daemon>) -> Result<Reply, Problem> {
+    let (inbox, query) = (&call.state.engine.inbox, &mut call.query);
     let reader = query.text("reader");
     let read_to = match &reader {
         Some(reader) => inbox.reader(reader).await?.unwrap_or(0),
@@ -25,7 +26,7 @@ pub(super) async fn list(mut call: Call) -> Result<Reply, Problem> {
         topic: query.text("topic").map(|topic| topic.trim_start_matches('#').to_owned()),
         from: query.text("from"),
     };
-    let mut page = Page::new(limit, call.api.options.response_bytes_max);
+    let mut page = Page::new(limit, call.api().response_bytes_max());
     'reading: loop {
         let ask = page.ask();
         let messages = inbox.list(filter.clone(), ask).await?;
@@ -53,12 +54,12 @@ pub(super) async fn list(mut call: Call) -> Result<Reply, Problem> {
 }
 
 /// `GET /v1/inbox/search`.
-pub(super) async fn search(mut call: Call) -> Result<Reply, Problem> {
-    let (inbox, query) = (&call.api.engine.inbox, &mut call.query);
+pub(super) async fn search(mut call: Call<Daemon>) -> Result<Reply, Problem> {
+    let (inbox, query) = (&call.state.engine.inbox, &mut call.query);
     let words = query.text("q").unwrap_or_default();
     let limit = query.number("limit").unwrap_or(PAGE_DEFAULT);
     let mut after = query.number("after").unwrap_or(0);
-    let mut page = Page::new(limit, call.api.options.response_bytes_max);
+    let mut page = Page::new(limit, call.api().response_bytes_max());
     'reading: loop {
         let ask = page.ask();
         let messages = inbox.search(&words, after, ask).await?;
@@ -83,10 +84,10 @@ pub(super) async fn search(mut call: Call) -> Result<Reply, Problem> {
 }
 
 /// `POST /v1/inbox/ack`.
-pub(super) async fn ack(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn ack(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let reader = call.body.text("reader").unwrap_or_default();
     let id = call.body.number("id").unwrap_or(0);
-    let inbox = &call.api.engine.inbox;
+    let inbox = &call.state.engine.inbox;
     inbox.reader_set(&reader, id).await?;
     let read_to = inbox.reader(&reader).await?.unwrap_or(id);
     Ok(Reply::value(&json!({"reader": reader, "id": read_to})))

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use semel_api::json::Object;
+use semel_api::limits::PAGE_DEFAULT;
+use semel_api::page::{Next, Page};
+use semel_api::problem::Problem;
+use semel_api::route::{Call, Reply};
 use semel_core::code::Code;
 use semel_core::id::MemberId;
 use semel_core::refusal::Refusal;
 use semel_core::rfc3339;
 use serde_json::{Map, Value, json};
 
-use super::Api;
-use super::json::Object;
-use super::page::{Next, Page};
-use super::problem::Problem;
-use super::route::{Call, Reply};
-use crate::limits::PAGE_DEFAULT;
+use super::Daemon;
 use crate::remote::{Profile, Queue, Remote, RemoteError, Topic};
 use crate::store::peer::Peer;
 
@@ -38,8 +38,8 @@ pub(super) fn broker_refused(code: &str, detail: String) -> Problem {
     }
 }
 
-fn remote(api: &Api) -> Result<&dyn Remote, Problem> {
-    let remote = api.remote.as_deref();
+fn remote(daemon: &Daemon) -> Result<&dyn Remote, Problem> {
+    let remote = daemon.remote.as_deref();
     remote.ok_or_else(|| Problem::new(Code::BrokerUnavailable, "no broker is configured"))
 }
 
@@ -55,7 +55,7 @@ impl From<RemoteError> for Problem {
 }
 
 /// `GET /v1/peers`.
-pub(super) async fn peers(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn peers(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let after = match call.query.text("after") {
         None => None,
         Some(text) => Some(
@@ -64,17 +64,17 @@ pub(super) async fn peers(mut call: Call) -> Result<Reply, Problem> {
         ),
     };
     let limit = call.query.number("limit").unwrap_or(PAGE_DEFAULT);
-    let known = call.api.engine.outbox.peers(after, limit + 1).await?;
+    let known = call.state.engine.outbox.peers(after, limit + 1).await?;
     let full = i64::try_from(known.len()).is_ok_and(|found| found > limit);
     let last = known.last().map(|peer| peer.member_id).filter(|_| full);
     let mut everybody: BTreeMap<MemberId, (Option<Peer>, bool)> =
         known.into_iter().map(|peer| (peer.member_id, (Some(peer), false))).collect();
-    let online = call.api.engine.link.roster().online();
+    let online = call.state.engine.link.roster().online();
     for id in online.keys().filter(|id| Some(**id) > after && last.is_none_or(|last| **id <= last))
     {
         everybody.entry(*id).or_insert((None, true)).1 = true;
     }
-    let mut page = Page::new(limit, call.api.options.response_bytes_max);
+    let mut page = Page::new(limit, call.api().response_bytes_max());
     let mut reached = after;
     for (id, (peer, is_online)) in &everybody {
         let online = online.get(id);
@@ -105,73 +105,73 @@ pub(super) async fn peers(mut call: Call) -> Result<Reply, Problem> {
 }
 
 /// `POST /v1/peers/refresh`.
-pub(super) async fn peers_refresh(call: Call) -> Result<Reply, Problem> {
-    let members = remote(&call.api)?.members().await?;
+pub(super) async fn peers_refresh(call: Call<Daemon>) -> Result<Reply, Problem> {
+    let members = remote(&call.state)?.members().await?;
     let count = members.len();
-    call.api.engine.outbox.peers_replace(members).await?;
+    call.state.engine.outbox.peers_replace(members).await?;
     Ok(Reply::value(&json!({"members": count})))
 }
 
 /// `POST /v1/profile`.
-pub(super) async fn profile(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn profile(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let profile = Profile {
         summary: call.body.text("summary"),
         status: call.body.text("status"),
         visible: call.body.maybe_flag("visible"),
     };
-    remote(&call.api)?.profile_set(profile).await?;
+    remote(&call.state)?.profile_set(profile).await?;
     Ok(Reply::value(&json!({"status": "ok"})))
 }
 
 /// `POST /v1/topic/create`.
-pub(super) async fn topic_create(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn topic_create(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let name = topic_name(&mut call)?;
-    Ok(Reply::value(&topic(&remote(&call.api)?.topic_create(name).await?)))
+    Ok(Reply::value(&topic(&remote(&call.state)?.topic_create(name).await?)))
 }
 
 /// `POST /v1/topic/subscribe`.
-pub(super) async fn topic_subscribe(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn topic_subscribe(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let name = topic_name(&mut call)?;
-    Ok(Reply::value(&topic(&remote(&call.api)?.topic_subscribe(name).await?)))
+    Ok(Reply::value(&topic(&remote(&call.state)?.topic_subscribe(name).await?)))
 }
 
 /// `POST /v1/topic/unsubscribe`.
-pub(super) async fn topic_unsubscribe(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn topic_unsubscribe(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let name = topic_name(&mut call)?;
-    Ok(Reply::value(&topic(&remote(&call.api)?.topic_unsubscribe(name).await?)))
+    Ok(Reply::value(&topic(&remote(&call.state)?.topic_unsubscribe(name).await?)))
 }
 
 /// `GET /v1/topic/list`.
-pub(super) async fn topic_list(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn topic_list(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let (after, limit) = (call.query.text("after"), call.query.number("limit"));
     let limit = limit.unwrap_or(PAGE_DEFAULT);
-    let topics = remote(&call.api)?.topic_list(after, limit + 1).await?;
+    let topics = remote(&call.state)?.topic_list(after, limit + 1).await?;
     let items = topics.into_iter().map(|item| (item.name.clone(), topic(&item)));
-    Ok(named_list("/v1/topic/list", limit, &call.api, items))
+    Ok(named_list("/v1/topic/list", limit, call.api().response_bytes_max(), items))
 }
 
 /// `POST /v1/queue/create`.
-pub(super) async fn queue_create(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn queue_create(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let name = call.body.text("queue").unwrap_or_default();
-    Ok(Reply::value(&queue(&remote(&call.api)?.queue_create(name).await?)))
+    Ok(Reply::value(&queue(&remote(&call.state)?.queue_create(name).await?)))
 }
 
 /// `GET /v1/queue/list`.
-pub(super) async fn queue_list(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn queue_list(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let (after, limit) = (call.query.text("after"), call.query.number("limit"));
     let limit = limit.unwrap_or(PAGE_DEFAULT);
-    let queues = remote(&call.api)?.queue_list(after, limit + 1).await?;
+    let queues = remote(&call.state)?.queue_list(after, limit + 1).await?;
     let items = queues.into_iter().map(|item| (item.name.clone(), queue(&item)));
-    Ok(named_list("/v1/queue/list", limit, &call.api, items))
+    Ok(named_list("/v1/queue/list", limit, call.api().response_bytes_max(), items))
 }
 
 /// `POST /v1/mesh/invite`.
-pub(super) async fn invite(call: Call) -> Result<Reply, Problem> {
+pub(super) async fn invite(call: Call<Daemon>) -> Result<Reply, Problem> {
     let number = |name, default| {
         call.body.number(name).and_then(|number| u64::try_from(number).ok()).unwrap_or(default)
     };
     let (uses, ttl_s) = (number("uses", 1), number("ttl_s", 24 * 60 * 60));
-    let invite = remote(&call.api)?.invite_create(uses, ttl_s).await?;
+    let invite = remote(&call.state)?.invite_create(uses, ttl_s).await?;
     Ok(Reply::value(&json!({
         "invite": invite.invite,
         "uses": invite.uses,
@@ -180,19 +180,19 @@ pub(super) async fn invite(call: Call) -> Result<Reply, Problem> {
 }
 
 /// `POST /v1/mesh/leave`.
-pub(super) async fn leave(call: Call) -> Result<Reply, Problem> {
-    remote(&call.api)?.leave().await?;
+pub(super) async fn leave(call: Call<Daemon>) -> Result<Reply, Problem> {
+    remote(&call.state)?.leave().await?;
     Ok(Reply::value(&json!({"status": "ok"})))
 }
 
 /// `POST /v1/member/revoke`.
-pub(super) async fn revoke(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn revoke(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let pubkey = call.body.text("pubkey").unwrap_or_default();
-    remote(&call.api)?.member_revoke(pubkey).await?;
+    remote(&call.state)?.member_revoke(pubkey).await?;
     Ok(Reply::value(&json!({"status": "ok"})))
 }
 
-fn topic_name(call: &mut Call) -> Result<String, Problem> {
+fn topic_name(call: &mut Call<Daemon>) -> Result<String, Problem> {
     let given = call.body.text("topic").unwrap_or_default();
     match given.strip_prefix('#').unwrap_or(&given) {
         "" => Err(Refusal::at(Code::InvalidField, "/topic", "must not be empty").into()),
@@ -212,10 +212,10 @@ fn queue(queue: &Queue) -> Value {
 fn named_list(
     path: &str,
     limit: i64,
-    api: &Api,
+    bytes_max: usize,
     items: impl Iterator<Item = (String, Value)>,
 ) -> Reply {
-    let mut page = Page::new(limit, api.options.response_bytes_max);
+    let mut page = Page::new(limit, bytes_max);
     let mut reached = String::new();
     for (name, item) in items {
         if !page.add(|out| out.extend_from_slice(item.to_string().as_bytes())) {

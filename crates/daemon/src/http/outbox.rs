@@ -2,25 +2,26 @@
 
 use std::time::Duration;
 
+use semel_api::json::Object;
+use semel_api::limits::PAGE_DEFAULT;
+use semel_api::page::{Next, Page};
+use semel_api::problem::Problem;
+use semel_api::route::{Call, Reply};
 use semel_core::code::Code;
 use semel_core::id::{ClientMessageId, OutboxId};
 use semel_store::StoreError;
 use serde_json::json;
 
-use super::Api;
-use super::json::Object;
-use super::page::{Next, Page};
-use super::problem::Problem;
-use super::route::{Call, Reply};
+use super::Daemon;
 use super::send::check_size;
 use crate::engine::{Requeue, Requeued};
-use crate::limits::{CHAIN_MAX, PAGE_DEFAULT};
+use crate::limits::CHAIN_MAX;
 use crate::store::upkeep::{OutboxRow, Which};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// `GET /v1/outbox`.
-pub(super) async fn list(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn list(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let failed = call.query.flag("failed");
     let which = if failed { Which::Dead } else { Which::All };
     let limit = call.query.number("limit").unwrap_or(PAGE_DEFAULT);
@@ -30,10 +31,10 @@ pub(super) async fn list(mut call: Call) -> Result<Reply, Problem> {
             Problem::new(Code::InvalidField, "after must be the outbox_id of a row")
         })?),
     };
-    let mut page = Page::new(limit, call.api.options.response_bytes_max);
+    let mut page = Page::new(limit, call.api().response_bytes_max());
     'reading: loop {
         let ask = page.ask();
-        let rows = call.api.engine.outbox.list(which, after, ask).await?;
+        let rows = call.state.engine.outbox.list(which, after, ask).await?;
         let full = i64::try_from(rows.len()).is_ok_and(|found| found == ask);
         for row in rows {
             if !page.add(|out| write_row(&row, &[], out)) {
@@ -56,27 +57,27 @@ pub(super) async fn list(mut call: Call) -> Result<Reply, Problem> {
 }
 
 /// `GET /v1/outbox/{id}`.
-pub(super) async fn inspect(call: Call) -> Result<Reply, Problem> {
-    let row = find(&call.api, &call.id).await?;
-    let chain = chain(&call.api, &row).await?;
+pub(super) async fn inspect(call: Call<Daemon>) -> Result<Reply, Problem> {
+    let row = find(&call.state, &call.id).await?;
+    let chain = chain(&call.state, &row).await?;
     let mut out = Vec::new();
     write_row(&row, &chain, &mut out);
     Ok(Reply::json(200, out))
 }
 
-async fn find(api: &Api, id: &str) -> Result<OutboxRow, Problem> {
-    let row = api.engine.outbox.find(id).await?;
+async fn find(daemon: &Daemon, id: &str) -> Result<OutboxRow, Problem> {
+    let row = daemon.engine.outbox.find(id).await?;
     row.ok_or_else(|| Problem::new(Code::OutboxRowNotFound, "the outbox has no row of this id"))
 }
 
 /// The rows that took this one's place, one after the other.
-async fn chain(api: &Api, row: &OutboxRow) -> Result<Vec<OutboxRow>, StoreError> {
+async fn chain(daemon: &Daemon, row: &OutboxRow) -> Result<Vec<OutboxRow>, StoreError> {
     let mut chain = Vec::new();
     let mut next = row.superseded_by;
     while let Some(id) = next
         && chain.len() < CHAIN_MAX
     {
-        let Some(row) = api.engine.outbox.find(&id.to_string()).await? else { break };
+        let Some(row) = daemon.engine.outbox.find(&id.to_string()).await? else { break };
         next = row.superseded_by;
         chain.push(row);
     }
@@ -84,21 +85,21 @@ async fn chain(api: &Api, row: &OutboxRow) -> Result<Vec<OutboxRow>, StoreError>
 }
 
 /// `POST /v1/outbox/{id}/requeue`.
-pub(super) async fn requeue(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn requeue(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let client_message_id = call.body.text("client_message_id");
     let client_message_id =
         client_message_id.map(|text| ClientMessageId::parse(&text)).transpose()?;
     let body = call.body.bytes()?;
     if let Some(body) = &body {
-        check_size(&call.api, body)?;
+        check_size(&call.state, body)?;
     }
-    let row = find(&call.api, &call.id).await?;
+    let row = find(&call.state, &call.id).await?;
     let even_if_delivered = call.body.flag("even_if_delivered");
     let requeue = Requeue { id: row.id, client_message_id, body, even_if_delivered };
     let refuse = |code, detail: &str| Err(Problem::new(code, detail));
-    match call.api.engine.requeue(requeue).await? {
+    match call.state.engine.requeue(requeue).await? {
         Requeued::Done { id } => {
-            let new = find(&call.api, &id.to_string()).await?;
+            let new = find(&call.state, &id.to_string()).await?;
             let answer = json!({
                 "status": "queued",
                 "outbox_id": new.id.to_string(),
@@ -109,7 +110,7 @@ pub(super) async fn requeue(mut call: Call) -> Result<Reply, Problem> {
             Ok(Reply::json(202, answer.to_string()))
         }
         Requeued::Delivered => {
-            let row = find(&call.api, &row.id.to_string()).await?;
+            let row = find(&call.state, &row.id.to_string()).await?;
             let delivery = row.delivery.as_ref();
             Ok(Reply::value(&json!({
                 "status": "done",
@@ -138,10 +139,10 @@ pub(super) async fn requeue(mut call: Call) -> Result<Reply, Problem> {
 }
 
 /// `POST /v1/outbox/prune`.
-pub(super) async fn prune(call: Call) -> Result<Reply, Problem> {
+pub(super) async fn prune(call: Call<Daemon>) -> Result<Reply, Problem> {
     let days = call.body.number("older_than_days").unwrap_or(0);
     let older_than = DAY.saturating_mul(u32::try_from(days).unwrap_or(u32::MAX));
-    let pruned = call.api.engine.outbox.prune(older_than).await?;
+    let pruned = call.state.engine.outbox.prune(older_than).await?;
     Ok(Reply::value(&json!({"pruned": pruned})))
 }
 

@@ -1,24 +1,25 @@
 //! Work queues: taken and acknowledged at the broker, at once or not at all.
 
+use semel_api::json::Object;
+use semel_api::problem::Problem;
+use semel_api::route::{Call, Reply};
 use semel_core::code::Code;
 use semel_core::rfc3339;
 use semel_wire::frame::{Delivery, FromBroker, RequestFailed};
 use serde_json::json;
 
-use super::json::Object;
+use super::Daemon;
 use super::mesh::broker_refused;
-use super::problem::Problem;
-use super::route::{Call, Reply};
 use crate::link::Ask;
 
 /// `POST /v1/queue/take`.
-pub(super) async fn take(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn take(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let ask = Ask::QueueTake {
         queue: call.body.text("queue").unwrap_or_default(),
         max: number(call.body.number("max")).unwrap_or(1),
         lease_ms: number(call.body.number("lease_ms")),
     };
-    match call.api.engine.link.ask(ask).await {
+    match call.state.engine.link.ask(ask).await {
         Some(FromBroker::QueueTaken(taken)) => {
             let mut out = br#"{"items":["#.to_vec();
             for (index, delivery) in taken.deliveries.iter().enumerate() {
@@ -36,10 +37,10 @@ pub(super) async fn take(mut call: Call) -> Result<Reply, Problem> {
 }
 
 /// `POST /v1/queue/ack`.
-pub(super) async fn ack(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn ack(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let queue = call.body.text("queue").unwrap_or_default();
     let ask = Ask::QueueAck { queue, seqs: call.body.numbers("seqs") };
-    match call.api.engine.link.ask(ask).await {
+    match call.state.engine.link.ask(ask).await {
         Some(FromBroker::QueueAcked(acked)) => Ok(Reply::value(&json!({"acked": acked.acked}))),
         answer => Err(no_answer(answer)),
     }

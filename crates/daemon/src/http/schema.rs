@@ -1,75 +1,27 @@
 //! The shapes of answers, for the OpenAPI document. A test compares live answers with them.
 
-use serde_json::{Map, Value, json};
+use semel_api::schema::{
+    any_object, array, flag, list_of, maybe_number, maybe_text, maybe_time, number, object, text,
+    time, word,
+};
+use serde_json::{Value, json};
 
-/// An object with these fields; those whose names end in `?` may be missing.
-fn object(fields: &[(&str, Value)]) -> Value {
-    let name = |field: &str| field.trim_end_matches('?').to_owned();
-    let properties: Map<String, Value> =
-        fields.iter().map(|(field, schema)| (name(field), schema.clone())).collect();
-    let required = fields.iter().filter(|(field, _)| !field.ends_with('?'));
-    let required: Vec<String> = required.map(|(field, _)| name(field)).collect();
-    json!({"type": "object", "properties": properties, "required": required})
-}
-
-fn text() -> Value {
-    json!({"type": "string"})
-}
-
-fn maybe_text() -> Value {
-    json!({"type": ["string", "null"]})
-}
-
-fn time() -> Value {
-    json!({"type": "string", "format": "date-time"})
-}
-
-fn maybe_time() -> Value {
-    json!({"type": ["string", "null"], "format": "date-time"})
-}
-
-fn number() -> Value {
-    json!({"type": "integer"})
-}
-
-fn maybe_number() -> Value {
-    json!({"type": ["integer", "null"]})
-}
-
-fn flag() -> Value {
-    json!({"type": "boolean"})
-}
-
-fn any_object() -> Value {
-    json!({"type": "object"})
-}
-
-fn list_of(item: Value) -> Value {
-    object(&[("items", json!({"type": "array", "items": item})), ("next", maybe_text())])
-}
-
-/// RFC 9457, with what we add to it.
-pub(super) fn problem() -> Value {
+/// What problem documents say besides.
+pub(super) fn problem_fields() -> Vec<(&'static str, Value)> {
     let candidate = object(&[("name", text()), ("pubkey", text()), ("member_id", text())]);
-    object(&[
-        ("type", text()),
-        ("title", text()),
-        ("status", number()),
-        ("code", text()),
-        ("detail", text()),
-        ("pointer?", text()),
+    vec![
         ("conflict?", text()),
         ("request_fingerprint_prefix?", text()),
         ("broker_message_id?", text()),
         ("reason?", maybe_text()),
-        ("candidates?", json!({"type": "array", "items": candidate})),
+        ("candidates?", array(candidate)),
         ("outbox_status?", text()),
-    ])
+    ]
 }
 
 pub(super) fn queued() -> Value {
     object(&[
-        ("status", json!({"type": "string", "enum": ["queued", "inflight"]})),
+        ("status", word(&["queued", "inflight"])),
         ("client_message_id", text()),
         ("outbox_id", text()),
         ("request_fingerprint", text()),
@@ -78,7 +30,7 @@ pub(super) fn queued() -> Value {
 
 pub(super) fn duplicate() -> Value {
     object(&[
-        ("status", json!({"type": "string", "enum": ["done"]})),
+        ("status", word(&["done"])),
         ("duplicate", flag()),
         ("client_message_id", text()),
         ("broker_message_id", maybe_text()),
@@ -147,7 +99,7 @@ pub(super) fn rows() -> Value {
 
 pub(super) fn row() -> Value {
     let mut fields = row_fields();
-    fields.push(("chain?", json!({"type": "array", "items": object(&row_fields())})));
+    fields.push(("chain?", array(object(&row_fields()))));
     object(&fields)
 }
 
@@ -231,11 +183,11 @@ pub(super) fn taken() -> Value {
         ("accepted_at", time()),
         ("reply_to_id", maybe_text()),
     ]);
-    object(&[("items", json!({"type": "array", "items": item})), ("lease_until", time())])
+    object(&[("items", array(item)), ("lease_until", time())])
 }
 
 pub(super) fn acked() -> Value {
-    object(&[("acked", json!({"type": "array", "items": number()}))])
+    object(&[("acked", array(number()))])
 }
 
 pub(super) fn invite() -> Value {
@@ -267,7 +219,7 @@ pub(super) fn version() -> Value {
         ("daemon_version", text()),
         ("mesh", text()),
         ("ipc_api", number()),
-        ("ipc_features", json!({"type": "array", "items": text()})),
+        ("ipc_features", array(text())),
         ("schema_version", number()),
         ("broker_features_negotiated", any_object()),
     ])

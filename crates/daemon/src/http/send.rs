@@ -3,6 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use semel_api::json::Object;
+use semel_api::problem::Problem;
+use semel_api::route::{Call, Reply};
 use semel_core::canonical::Meta;
 use semel_core::code::Code;
 use semel_core::envelope::{Destination, DestinationKind, Priority};
@@ -12,31 +15,28 @@ use semel_core::outbox::{Accept, Conflict};
 use semel_core::refusal::Refusal;
 use serde_json::{Map, Value, json};
 
-use super::Api;
-use super::json::Object;
+use super::Daemon;
 use super::metrics::SendResult;
-use super::problem::Problem;
-use super::route::{Call, Reply};
 use crate::limits::{CANDIDATES_MAX, MENTIONS_MAX};
 use crate::outbox::{NewSend, SendAnswer};
 use crate::store::outbox::{Accepted, Draft, FoundRow};
 use crate::store::peer::Peer;
 
 /// `POST /v1/send`.
-pub(super) async fn send(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn send(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let to = call.body.text("to").unwrap_or_default();
     deliver(call, to).await
 }
 
 /// `POST /v1/topic/post`: a send to a topic.
-pub(super) async fn post(mut call: Call) -> Result<Reply, Problem> {
+pub(super) async fn post(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let topic = call.body.text("topic").unwrap_or_default();
     let name = topic.strip_prefix('#').unwrap_or(&topic);
     let to = format!("#{name}");
     deliver(call, to).await
 }
 
-async fn deliver(mut call: Call, to: String) -> Result<Reply, Problem> {
+async fn deliver(mut call: Call<Daemon>, to: String) -> Result<Reply, Problem> {
     let header = call.headers.text("idempotency-key");
     let field = call.body.text("client_message_id");
     let client_message_id = ClientMessageId::of_request(header.as_deref(), field.as_deref())?;
@@ -44,21 +44,21 @@ async fn deliver(mut call: Call, to: String) -> Result<Reply, Problem> {
     let body = call.body.bytes()?.ok_or_else(|| {
         Problem::new(Code::MissingField, "one of message and body_base64 is needed")
     })?;
-    let api = &call.api;
-    check_size(api, &body)?;
+    let daemon = &call.state;
+    check_size(daemon, &body)?;
     let priority = call.body.text("priority").and_then(|word| Priority::parse(&word));
     let reply_to_id = call.body.text("reply_to_id");
     let meta = call.body.object("meta").unwrap_or_default();
     let mentions = call.body.names("mentions");
-    let meta = with_mentions(api, meta, mentions).await?;
+    let meta = with_mentions(daemon, meta, mentions).await?;
     let kind = target.kind();
-    let (resolved, candidates) = target.resolve(api).await?;
+    let (resolved, candidates) = target.resolve(daemon).await?;
     let body_hash = BodyHash::of(&body);
     let priority = priority.unwrap_or(Priority::Next);
     let draft = Draft { reply_to_id, priority, meta, body, body_hash };
     let send = NewSend { client_message_id, to_given: to, resolved, draft };
-    let answered = api.engine.outbox.send(send).await?;
-    answer(api, kind, answered, candidates)
+    let answered = daemon.engine.outbox.send(send).await?;
+    answer(daemon, kind, answered, candidates)
 }
 
 /// What `to` says.
@@ -100,12 +100,12 @@ impl Target {
     /// it meant the first time. With it, those that an ambiguous name might mean.
     async fn resolve(
         self,
-        api: &Api,
+        daemon: &Daemon,
     ) -> Result<(Result<Destination, Refusal>, Vec<Peer>), Problem> {
         match self {
             Self::Known(destination) => Ok((Ok(destination), Vec::new())),
             Self::Named(name) => {
-                let mut peers = api.engine.outbox.peers_named(&name, CANDIDATES_MAX).await?;
+                let mut peers = daemon.engine.outbox.peers_named(&name, CANDIDATES_MAX).await?;
                 let resolved = one_of(&name, "/to", &peers)
                     .and_then(|peer| Destination::new(DestinationKind::Dm, peer.pubkey.as_str()));
                 if resolved.is_ok() {
@@ -149,8 +149,8 @@ fn with_candidates(refusal: Refusal, candidates: &[Peer]) -> Problem {
 }
 
 /// What the broker would refuse for its size is refused here, once that is known.
-pub(super) fn check_size(api: &Api, body: &[u8]) -> Result<(), Problem> {
-    let inline_bytes = api.link.borrow().inline_bytes();
+pub(super) fn check_size(daemon: &Daemon, body: &[u8]) -> Result<(), Problem> {
+    let inline_bytes = daemon.link.borrow().inline_bytes();
     match inline_bytes {
         Some(max) if body.len() as u64 > max => Err(Problem::new(
             Code::PayloadTooLarge,
@@ -162,7 +162,7 @@ pub(super) fn check_size(api: &Api, body: &[u8]) -> Result<(), Problem> {
 
 /// Mentions travel as the reserved meta key of that name: keys, each once, sorted.
 async fn with_mentions(
-    api: &Api,
+    daemon: &Daemon,
     mut meta: Map<String, Value>,
     mentions: Vec<String>,
 ) -> Result<Meta, Problem> {
@@ -178,7 +178,7 @@ async fn with_mentions(
         if is_key(&mention) {
             keys.insert(mention);
         } else if let Some(name) = mention.strip_prefix('@') {
-            let peers = api.engine.outbox.peers_named(name, CANDIDATES_MAX).await?;
+            let peers = daemon.engine.outbox.peers_named(name, CANDIDATES_MAX).await?;
             let peer = one_of(name, &pointer, &peers)
                 .map_err(|refusal| with_candidates(refusal, &peers))?;
             keys.insert(peer.pubkey.clone());
@@ -207,13 +207,13 @@ fn reserved(value: &Value) -> Result<BTreeSet<String>, Refusal> {
 }
 
 fn answer(
-    api: &Api,
+    daemon: &Daemon,
     kind: DestinationKind,
     answered: SendAnswer,
     candidates: Vec<Peer>,
 ) -> Result<Reply, Problem> {
     let SendAnswer { client_message_id, outbox_id, accepted } = answered;
-    let count = |result| api.metrics.sent(kind, result);
+    let count = |result| daemon.metrics.sent(kind, result);
     match accepted {
         Accepted::Unresolved(refusal) => {
             count(SendResult::Refused);

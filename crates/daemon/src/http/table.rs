@@ -1,16 +1,17 @@
 //! Every call of the local API, once.
 
+use semel_api::events::{AFTER, LAST_EVENT_ID};
+use semel_api::field::{Field, Kind, NUMBER_MAX};
+use semel_api::limits::PAGE_MAX;
+use semel_api::route::{Answer, Handler, Route};
 use semel_core::code::Code;
 use semel_core::limits::{BODY_BYTES_MAX, REF_BYTES_MAX};
 use semel_wire::limits::{LEASE_MS_MAX, QUEUE_ACK_SEQS_MAX, QUEUE_TAKE_MAX};
 use serde_json::Value;
 
-use super::field::{Field, Kind, NUMBER_MAX};
 use super::mesh::REFUSALS;
-use super::metrics;
-use super::route::{Answer, EVENTS, JSON, Route, Verb};
-use super::{about, events, inbox, mesh, outbox, queue, schema, send};
-use crate::limits::{MENTIONS_MAX, PAGE_MAX, SEARCH_BYTES_MAX};
+use super::{Daemon, about, events, inbox, mesh, metrics, outbox, queue, schema, send};
+use crate::limits::{MENTIONS_MAX, SEARCH_BYTES_MAX};
 
 const NAME: Kind = Kind::Name { bytes_max: REF_BYTES_MAX };
 /// A sign or `queue:` before the name.
@@ -43,7 +44,7 @@ const QUEUE: Field = Field::needed("queue", NAME, "the queue's name");
 const BY_NAME: &[Field] = &[Field::new("after", NAME, "the name before the first item"), LIMIT];
 
 const fn json(status: u16, about: &'static str, schema: fn() -> Value) -> Answer {
-    Answer { status, content: JSON, about, schema }
+    Answer::json(status, about, schema)
 }
 
 const SENT: &[Answer] = &[
@@ -57,29 +58,16 @@ const SEND_PROBLEMS: &[Code] = &[
     Code::InsufficientStorage,
 ];
 
-const fn get(path: &'static str, about: &'static str, handle: Handler) -> Route {
-    let none = &[];
-    Route {
-        verb: Verb::Get,
-        path,
-        about,
-        headers: none,
-        query: none,
-        body: none,
-        answers: &[],
-        problems: &[],
-        handle,
-    }
+const fn get(path: &'static str, about: &'static str, handle: Handler<Daemon>) -> Route<Daemon> {
+    Route::get(path, about, handle)
 }
 
-const fn post(path: &'static str, about: &'static str, handle: Handler) -> Route {
-    Route { verb: Verb::Post, ..get(path, about, handle) }
+const fn post(path: &'static str, about: &'static str, handle: Handler<Daemon>) -> Route<Daemon> {
+    Route::post(path, about, handle)
 }
 
-type Handler = fn(super::route::Call) -> super::route::Answering;
-
-/// The list. The first is the one that is called most.
-pub(super) const ROUTES: &[Route] = &[
+/// The list.
+pub(super) const ROUTES: &[Route<Daemon>] = &[
     Route {
         headers: &[IDEMPOTENCY_KEY],
         body: &[
@@ -311,17 +299,12 @@ pub(super) const ROUTES: &[Route] = &[
         ..post("/v1/member/revoke", "Revokes a member", |call| Box::pin(mesh::revoke(call)))
     },
     Route {
-        headers: &[Field::new("last-event-id", SHORT, "resume after this event")],
+        headers: &[LAST_EVENT_ID],
         query: &[
-            Field::new("after", COUNT, "resume after this event"),
+            AFTER,
             Field::new("kinds", SHORT, "only these kinds of events, with commas between them"),
         ],
-        answers: &[Answer {
-            status: 200,
-            content: EVENTS,
-            about: "events from now on, or after the one named",
-            schema: schema::plain,
-        }],
+        answers: &[Answer::events("events from now on, or after the one named")],
         problems: &[Code::TooManyStreams],
         ..get("/v1/events", "Streams what happens", |call| Box::pin(events::stream(call)))
     },

@@ -3,11 +3,16 @@
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
+use semel_api::Api;
+use semel_api::access::Tokens;
+use semel_api::door::{Listener, bind_socket, serve};
+use semel_core::clock::Clock;
+use semel_testkit::http::{request, say};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::support::{TOKEN, options, request, say, served, served_with};
+use super::support::{TOKEN, member, options, served, served_with};
+use crate::http::part;
 use crate::http::table::ROUTES;
-use crate::http::{Listener, bind_socket, serve};
 
 fn bearer() -> (&'static str, String) {
     ("Authorization", format!("Bearer {TOKEN}"))
@@ -124,14 +129,15 @@ async fn the_socket_is_its_owners_alone_and_tcp_is_loopback_only() {
     let open = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let address = open.local_addr().unwrap();
     let engine = Arc::clone(&served.engine);
-    let clock = Arc::new(served.clock.clone());
+    let clock: Arc<dyn Clock> = Arc::new(served.clock.clone());
     struct NoTokens;
-    impl crate::http::Tokens for NoTokens {
+    impl Tokens for NoTokens {
         fn number_of(&self, _: &str) -> Option<u64> {
             None
         }
     }
-    let api = crate::http::Api::new(engine, options(), Arc::new(NoTokens), None, clock);
+    let part = part(engine, member(), None, Arc::clone(&clock));
+    let api = Api::new(options(), Arc::new(NoTokens), clock, vec![part]);
     let refused = serve(api, Listener::Tcp(open), std::future::pending()).await;
     assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     assert!(TcpStream::connect(("127.0.0.1", address.port())).await.is_err());

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use semel_testkit::http::PATIENCE;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::support::{Heard, Listening, PATIENCE, options, served, served_in, served_with};
+use super::support::{Heard, Listening, options, served, served_in, served_with};
 use crate::store::event::EventKind;
 
 /// Only messages: what else happens has its own time.

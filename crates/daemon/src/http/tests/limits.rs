@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use semel_testkit::http::{PATIENCE, request, say};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-use super::support::{
-    Listening, PATIENCE, Served, TOKEN, options, request, say, served, served_with,
-};
+use super::support::{Listening, Served, TOKEN, options, served, served_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_has_a_size() {

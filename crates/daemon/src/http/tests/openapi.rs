@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use semel_testkit::http::{request, say};
 use serde_json::{Value, json};
 
-use super::support::{request, say, served};
+use super::support::served;
 use crate::http::table::ROUTES;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,10 +39,9 @@ async fn every_call_is_documented_and_every_documented_call_is_there() {
         let code = (said.status >= 400).then(|| said.problem().1);
         assert_ne!(code.as_deref(), Some("not_found"), "{verb} {path}");
         assert_ne!(said.status, 405, "{verb} {path}");
-        let other = if verb == "GET" { "PUT" } else { "DELETE" };
-        let said = say(served.connect().await, &request(other, &path, &[], b"")).await;
+        let said = say(served.connect().await, &request("PUT", &path, &[], b"")).await;
         assert_eq!(said.problem(), (405, "method_not_allowed".to_owned()));
-        assert_eq!(said.header("allow"), Some(verb.as_str()));
+        assert!(said.header("allow").unwrap().split(", ").any(|allowed| allowed == verb));
     }
     for path in ["/", "/v1", "/v1/sendx", "/v1/outbox/a/b", "/v1/outbox/", "/v2/send"] {
         assert_eq!(served.get(path).await.problem(), (404, "not_found".to_owned()), "{path}");
@@ -85,9 +85,11 @@ async fn what_the_daemon_says_of_itself() {
     served.stop().await;
 }
 
-#[test]
-fn every_problem_is_in_the_document_of_its_call() {
-    let document: Value = serde_json::from_str(crate::http::Api::openapi()).unwrap();
+#[tokio::test(flavor = "multi_thread")]
+async fn every_problem_is_in_the_document_of_its_call() {
+    let served = served().await;
+    let document: Value = served.get("/v1/openapi.json").await.json();
+    served.stop().await;
     for route in ROUTES {
         let verb = route.verb.as_str().to_lowercase();
         let responses = &document["paths"][route.path][verb.as_str()]["responses"];

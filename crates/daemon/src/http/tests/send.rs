@@ -7,12 +7,13 @@ use futures_util::future::join_all;
 use semel_core::clock::UnixMs;
 use semel_core::id::{BrokerMessageId, MemberId, OutboxId, UuidId};
 use semel_core::outbox::{OutboxStatus, Outcome};
+use semel_testkit::http::{PATIENCE, request, say};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::support::{NOW, PATIENCE, Served, options, request, say, served, served_in};
+use super::support::{NOW, Served, options, served, served_in};
 use crate::engine::{Requeue, Requeued};
 use crate::store::outbox::{
     Delivery, Moved, outbox_accepted_in_tx, outbox_claim_in_tx, outbox_permanent_in_tx,

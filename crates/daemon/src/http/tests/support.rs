@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_api::access::Tokens;
+use semel_api::door::{Listener, bind_socket, serve};
+use semel_api::{Api, ApiOptions};
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::envelope::{DestinationKind, Priority};
 use semel_core::id::{BrokerMessageId, ClientMessageId, InstanceId, MemberId, UuidId};
@@ -12,9 +15,10 @@ use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
 use semel_store::StoreError;
 use semel_testkit::clock::SimClock;
+use semel_testkit::http::{PATIENCE, Said, request, say};
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -22,12 +26,11 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::engine::{Engine, EngineOptions};
-use crate::http::{Api, ApiOptions, Listener, Tokens, bind_socket, serve};
+use crate::http::{Member, part};
 use crate::link::{LinkOptions, stopped};
 use crate::remote::Remote;
 use crate::store::inbox::{Arrived, Way};
 
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) const TOKEN: &str = "correct-horse-battery-staple";
 pub(super) const NOW: i64 = 1_800_000_000_000;
 
@@ -50,7 +53,12 @@ pub(super) struct Served {
 }
 
 pub(super) fn options() -> ApiOptions {
-    ApiOptions::new("local", "ab".repeat(32), "0.1.0-test")
+    ApiOptions::default()
+}
+
+pub(super) fn member() -> Member {
+    let (mesh, version) = ("local".to_owned(), "0.1.0-test".to_owned());
+    Member { mesh, pubkey: "ab".repeat(32), version }
 }
 
 pub(super) async fn served() -> Served {
@@ -86,7 +94,7 @@ pub(super) async fn served_in(
     let link = LinkOptions {
         // Nobody is there.
         url: "ws://127.0.0.1:1/v1/mesh".to_owned(),
-        mesh: options.mesh.clone(),
+        mesh: "local".to_owned(),
         key_id: "k1".to_owned(),
         keys: Arc::new(KeyPair::from_secret(&[7; 32])),
         instance_id: InstanceId::new(Uuid::from_u128(1)),
@@ -103,7 +111,8 @@ pub(super) async fn served_in(
     let engine =
         Engine::start(folder, engine_options, link, mint, Arc::clone(&shared), on_uncertain);
     let engine = Arc::new(engine.await.unwrap());
-    let api = Api::new(Arc::clone(&engine), options, Arc::new(OneToken), remote, shared);
+    let part = part(Arc::clone(&engine), member(), remote, Arc::clone(&shared));
+    let api = Api::new(options, Arc::new(OneToken), shared, vec![part]);
     let socket = bind_socket(&folder.join("sock")).unwrap();
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();
@@ -180,81 +189,6 @@ pub(super) fn arrived(seq: i64, body: &str) -> Arrived {
         body: body.into(),
         accepted_at: UnixMs(NOW),
     }
-}
-
-/// A request as bytes; the connection ends after it.
-pub(super) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
-    let mut out = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
-    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
-        out.push_str("Host: localhost\r\n");
-    }
-    for (name, value) in headers {
-        out.push_str(&format!("{name}: {value}\r\n"));
-    }
-    if method == "POST" || !body.is_empty() {
-        out.push_str(&format!("Content-Length: {}\r\n", body.len()));
-    }
-    let mut out = format!("{out}\r\n").into_bytes();
-    out.extend_from_slice(body);
-    out
-}
-
-/// An answer.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Said {
-    pub(super) status: u16,
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Vec<u8>,
-}
-
-impl Said {
-    pub(super) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
-    }
-
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
-        let mut found = self.headers.iter().filter(|(given, _)| given == name);
-        found.next().map(|(_, value)| value.as_str())
-    }
-
-    /// Its status and code, for refusals.
-    #[track_caller]
-    pub(super) fn problem(&self) -> (u16, String) {
-        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
-        let document = self.json();
-        assert_eq!(document["status"], self.status);
-        let code = document["code"].as_str().unwrap().to_owned();
-        assert_eq!(document["type"], format!("urn:semel:error:{code}"));
-        assert!(!document["title"].as_str().unwrap().is_empty());
-        (self.status, code)
-    }
-}
-
-/// Says something and reads the whole answer, up to the end of the connection.
-pub(super) async fn say<S>(mut stream: S, request: &[u8]) -> Said
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    // It may be answered before everything is written.
-    let _ = stream.write_all(request).await;
-    let mut answer = Vec::new();
-    let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is answered");
-    assert!(read.is_ok() || !answer.is_empty(), "{read:?}");
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    let end = end.unwrap_or_else(|| panic!("no head: {}", String::from_utf8_lossy(&answer)));
-    let (status, headers) = head(&String::from_utf8_lossy(&answer[..end]));
-    Said { status, headers, body: answer[end + 4..].to_vec() }
-}
-
-fn head(text: &str) -> (u16, Vec<(String, String)>) {
-    let mut lines = text.split("\r\n");
-    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    let header = |line: &str| {
-        let (name, value) = line.split_once(':').unwrap();
-        (name.to_lowercase(), value.trim().to_owned())
-    };
-    // Two answers are equal whenever they came.
-    (status, lines.map(header).filter(|(name, _)| name != "date").collect())
 }
 
 /// An event of a stream.

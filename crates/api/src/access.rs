@@ -6,7 +6,7 @@ use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_core::status;
 
-use super::field::unescape;
+use crate::field::unescape;
 
 status! {
     /// How a call came in.
@@ -32,13 +32,13 @@ pub trait Tokens: Send + Sync {
 }
 
 /// What the decision rests on besides the head itself.
-pub(super) struct Rules<'a> {
+pub(crate) struct Rules<'a> {
     /// Origins whose pages may call.
-    pub(super) origins: &'a [String],
+    pub(crate) origins: &'a [String],
     /// `/v1/health` needs no token.
-    pub(super) public_health_check: bool,
+    pub(crate) public_health_check: bool,
     /// The valid tokens.
-    pub(super) tokens: &'a dyn Tokens,
+    pub(crate) tokens: &'a dyn Tokens,
 }
 
 /// Names under which a token might be put into an address.
@@ -46,7 +46,7 @@ const TOKEN_NAMES: &[&str] =
     &["token", "access_token", "local_token", "auth_token", "bearer", "authorization", "api_key"];
 
 /// Lets a call in, with the number of its token if it has one, or says why not.
-pub(super) fn judge(
+pub(crate) fn judge(
     door: Door,
     method: &Method,
     uri: &Uri,

@@ -10,11 +10,11 @@ use semel_core::code::Code;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::problem::Problem;
-use crate::limits::{API_BODY_TIMEOUT, API_DISCARD_BYTES_MAX};
+use crate::limits::{BODY_TIMEOUT, DISCARD_BYTES_MAX};
+use crate::problem::Problem;
 
 /// The body of an answer.
-pub(super) enum Body {
+pub(crate) enum Body {
     /// All of it, until it is taken.
     Whole(Option<Bytes>),
     /// Pieces as they come; it ends when their sender does.
@@ -23,7 +23,7 @@ pub(super) enum Body {
 
 impl Body {
     /// A body that is there already.
-    pub(super) fn whole(bytes: impl Into<Bytes>) -> Self {
+    pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
         Self::Whole(Some(bytes.into()))
     }
 }
@@ -58,8 +58,8 @@ impl HttpBody for Body {
 }
 
 /// Reads a request's body, within a size and a time.
-pub(super) async fn read(incoming: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
-    match timeout(API_BODY_TIMEOUT, read_all(incoming, bytes_max)).await {
+pub(crate) async fn read(incoming: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
+    match timeout(BODY_TIMEOUT, read_all(incoming, bytes_max)).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time")),
     }
@@ -77,7 +77,7 @@ async fn read_all(mut incoming: Incoming, bytes_max: usize) -> Result<Bytes, Pro
         seen += data.len();
         if seen > bytes_max {
             // A sender that is cut off while it writes would not hear why.
-            if seen > bytes_max + API_DISCARD_BYTES_MAX {
+            if seen > bytes_max + DISCARD_BYTES_MAX {
                 break;
             }
             rest = Vec::new();

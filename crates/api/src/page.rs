@@ -1,15 +1,15 @@
 //! Lists: items, and the address of what comes after them.
 
-use super::field::escape;
-use super::json;
-use super::route::Reply;
+use crate::field::escape;
+use crate::json;
 use crate::limits::{PAGE_ROW_BYTES, PAGE_ROWS_LARGE, PAGE_ROWS_SMALL};
+use crate::route::Reply;
 
 /// What is left for the list's frame and its cursor.
 const FRAME_BYTES: usize = 4 << 10;
 
 /// A list that is being written.
-pub(super) struct Page {
+pub struct Page {
     out: Vec<u8>,
     items: i64,
     limit: i64,
@@ -19,14 +19,14 @@ pub(super) struct Page {
 
 impl Page {
     /// A list of at most so many items and bytes.
-    pub(super) fn new(limit: i64, bytes_max: usize) -> Self {
+    pub fn new(limit: i64, bytes_max: usize) -> Self {
         let out = br#"{"items":["#.to_vec();
         Self { out, items: 0, limit, bytes_max: bytes_max.saturating_sub(FRAME_BYTES), more: false }
     }
 
     /// How many rows to read next: one more than has room tells whether there are more. Few at a
     /// time while they are large, so that no page is held in memory many times over.
-    pub(super) fn ask(&self) -> i64 {
+    pub fn ask(&self) -> i64 {
         let wanted = self.limit + 1 - self.items;
         let items = usize::try_from(self.items).unwrap_or(0);
         let small = items > 0 && self.out.len() / items < PAGE_ROW_BYTES;
@@ -34,7 +34,7 @@ impl Page {
     }
 
     /// Adds an item if there is room for it. The first always fits.
-    pub(super) fn add(&mut self, item: impl FnOnce(&mut Vec<u8>)) -> bool {
+    pub fn add(&mut self, item: impl FnOnce(&mut Vec<u8>)) -> bool {
         let before = self.out.len();
         if self.items > 0 {
             self.out.push(b',');
@@ -52,7 +52,7 @@ impl Page {
     }
 
     /// Ends the list; `next` is asked only when there is more.
-    pub(super) fn finish(mut self, next: impl FnOnce() -> String) -> Reply {
+    pub fn finish(mut self, next: impl FnOnce() -> String) -> Reply {
         self.out.extend_from_slice(br#"],"next":"#);
         if self.more {
             json::text(&next(), &mut self.out);
@@ -65,18 +65,18 @@ impl Page {
 }
 
 /// The address of a list's next part.
-pub(super) struct Next(String);
+pub struct Next(String);
 
 impl Next {
     /// After this.
-    pub(super) fn new(path: &str, after: &str) -> Self {
+    pub fn new(path: &str, after: &str) -> Self {
         let mut address = format!("{path}?after=");
         escape(after, &mut address);
         Self(address)
     }
 
     /// With this in its query, if it was given.
-    pub(super) fn with(mut self, name: &str, value: Option<&str>) -> Self {
+    pub fn with(mut self, name: &str, value: Option<&str>) -> Self {
         if let Some(value) = value {
             self.0.push('&');
             self.0.push_str(name);
@@ -87,7 +87,7 @@ impl Next {
     }
 
     /// The address.
-    pub(super) fn address(self) -> String {
+    pub fn address(self) -> String {
         self.0
     }
 }

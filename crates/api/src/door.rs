@@ -11,9 +11,9 @@ use semel_serve::{ConnectionLimits, Connections, Place};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
-use super::access::Door;
-use super::{Api, answer};
-use crate::limits::{API_ACCEPT_RETRY, API_HEAD_BYTES_MAX};
+use crate::access::Door;
+use crate::limits::{ACCEPT_RETRY, HEAD_BYTES_MAX};
+use crate::{Api, answer};
 
 /// Where calls come from.
 pub enum Listener {
@@ -59,7 +59,7 @@ pub async fn serve(
     let connections = Connections::new(ConnectionLimits {
         connections_max: api.options.connections_max,
         head_timeout: api.options.head_timeout,
-        head_bytes_max: API_HEAD_BYTES_MAX,
+        head_bytes_max: HEAD_BYTES_MAX,
         write_timeout: Some(api.options.write_timeout),
     });
     let mut shutdown = pin!(shutdown);
@@ -103,7 +103,7 @@ async fn accept(connections: &Connections, listener: &Listener) -> Option<(Place
             Err(error) if went_away(&error) => {}
             Err(error) => {
                 tracing::error!(%error, "calls cannot be accepted; it is tried again");
-                sleep(API_ACCEPT_RETRY).await;
+                sleep(ACCEPT_RETRY).await;
             }
         }
     }

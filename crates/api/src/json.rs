@@ -6,20 +6,20 @@ use semel_core::clock::UnixMs;
 use semel_core::rfc3339;
 
 /// An object that is being written.
-pub(super) struct Object<'a> {
+pub struct Object<'a> {
     out: &'a mut Vec<u8>,
     first: bool,
 }
 
 impl<'a> Object<'a> {
     /// Begins one.
-    pub(super) fn open(out: &'a mut Vec<u8>) -> Self {
+    pub fn open(out: &'a mut Vec<u8>) -> Self {
         out.push(b'{');
         Self { out, first: true }
     }
 
     /// Ends it.
-    pub(super) fn close(self) {
+    pub fn close(self) {
         self.out.push(b'}');
     }
 
@@ -39,19 +39,19 @@ impl<'a> Object<'a> {
     }
 
     /// A text.
-    pub(super) fn text(&mut self, name: &str, value: &str) {
+    pub fn text(&mut self, name: &str, value: &str) {
         self.key(name);
         text(value, self.out);
     }
 
     /// A text that is known to need no escapes: an id, a word, hex.
-    pub(super) fn plain(&mut self, name: &str, value: &str) {
+    pub fn plain(&mut self, name: &str, value: &str) {
         self.key(name);
         self.plain_text(value);
     }
 
     /// A text or null.
-    pub(super) fn maybe_text(&mut self, name: &str, value: Option<&str>) {
+    pub fn maybe_text(&mut self, name: &str, value: Option<&str>) {
         match value {
             Some(value) => self.text(name, value),
             None => self.raw(name, "null"),
@@ -59,12 +59,12 @@ impl<'a> Object<'a> {
     }
 
     /// A number.
-    pub(super) fn number(&mut self, name: &str, value: i64) {
+    pub fn number(&mut self, name: &str, value: i64) {
         self.raw(name, &value.to_string());
     }
 
     /// A number or null.
-    pub(super) fn maybe_number(&mut self, name: &str, value: Option<i64>) {
+    pub fn maybe_number(&mut self, name: &str, value: Option<i64>) {
         match value {
             Some(value) => self.number(name, value),
             None => self.raw(name, "null"),
@@ -72,17 +72,17 @@ impl<'a> Object<'a> {
     }
 
     /// True or false.
-    pub(super) fn flag(&mut self, name: &str, value: bool) {
+    pub fn flag(&mut self, name: &str, value: bool) {
         self.raw(name, if value { "true" } else { "false" });
     }
 
     /// A time.
-    pub(super) fn time(&mut self, name: &str, at: UnixMs) {
+    pub fn time(&mut self, name: &str, at: UnixMs) {
         self.plain(name, &rfc3339::format(at));
     }
 
     /// A time or null.
-    pub(super) fn maybe_time(&mut self, name: &str, at: Option<UnixMs>) {
+    pub fn maybe_time(&mut self, name: &str, at: Option<UnixMs>) {
         match at {
             Some(at) => self.time(name, at),
             None => self.raw(name, "null"),
@@ -90,13 +90,13 @@ impl<'a> Object<'a> {
     }
 
     /// What is JSON already.
-    pub(super) fn raw(&mut self, name: &str, json: &str) {
+    pub fn raw(&mut self, name: &str, json: &str) {
         self.key(name);
         self.out.extend_from_slice(json.as_bytes());
     }
 
     /// A body: as text where it is UTF-8, else `body` is null and `body_base64` has it.
-    pub(super) fn body(&mut self, body: &[u8]) {
+    pub fn body(&mut self, body: &[u8]) {
         match std::str::from_utf8(body) {
             Ok(body) => self.text("body", body),
             Err(_) => {
@@ -107,13 +107,13 @@ impl<'a> Object<'a> {
     }
 
     /// Meta in its canonical form; none is an empty object.
-    pub(super) fn meta(&mut self, canonical: &str) {
+    pub fn meta(&mut self, canonical: &str) {
         self.raw("meta", if canonical.is_empty() { "{}" } else { canonical });
     }
 }
 
 /// A string with its escapes.
-pub(super) fn text(value: &str, out: &mut Vec<u8>) {
+pub fn text(value: &str, out: &mut Vec<u8>) {
     // Writing to memory does not fail.
     let _ = serde_json::to_writer(out, value);
 }

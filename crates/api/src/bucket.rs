@@ -8,7 +8,7 @@ use std::time::Duration;
 const TOKENS: usize = 4;
 
 /// The buckets of a door.
-pub(super) struct Buckets {
+pub(crate) struct Buckets {
     interval_us: u64,
     burst_us: u64,
     full_at_us: [AtomicU64; TOKENS],
@@ -16,14 +16,14 @@ pub(super) struct Buckets {
 
 impl Buckets {
     /// Full ones.
-    pub(super) fn new(burst: u32, per_second: u32) -> Self {
+    pub(crate) fn new(burst: u32, per_second: u32) -> Self {
         let interval_us = 1_000_000 / u64::from(per_second.max(1));
         let burst_us = interval_us * u64::from(burst.max(1));
         Self { interval_us, burst_us, full_at_us: Default::default() }
     }
 
     /// Takes one call from a token's bucket, or says how long to wait for it.
-    pub(super) fn take(&self, token: u64, now: Duration) -> Result<(), Duration> {
+    pub(crate) fn take(&self, token: u64, now: Duration) -> Result<(), Duration> {
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX / 2);
         let slot = usize::try_from(token % TOKENS as u64).unwrap_or(0);
         let cell = &self.full_at_us[slot];

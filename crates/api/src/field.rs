@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 /// What a field may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// Any text.
     Text {
         /// Bytes at the most.
@@ -44,6 +44,8 @@ pub(super) enum Kind {
     Base64,
     /// A JSON object.
     Object,
+    /// Any JSON: a document that its part reads by itself.
+    Any,
     /// Some names.
     Names {
         /// How many at the most.
@@ -60,25 +62,25 @@ pub(super) enum Kind {
 
 /// A field of a body, a query or a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Field {
+pub struct Field {
     /// As it is written.
-    pub(super) name: &'static str,
+    pub name: &'static str,
     /// What it may hold.
-    pub(super) kind: Kind,
+    pub kind: Kind,
     /// A request without it is refused.
-    pub(super) needed: bool,
+    pub needed: bool,
     /// For a person.
-    pub(super) about: &'static str,
+    pub about: &'static str,
 }
 
 impl Field {
     /// A field that may be missing.
-    pub(super) const fn new(name: &'static str, kind: Kind, about: &'static str) -> Self {
+    pub const fn new(name: &'static str, kind: Kind, about: &'static str) -> Self {
         Self { name, kind, needed: false, about }
     }
 
     /// A field that must be there.
-    pub(super) const fn needed(name: &'static str, kind: Kind, about: &'static str) -> Self {
+    pub const fn needed(name: &'static str, kind: Kind, about: &'static str) -> Self {
         Self { name, kind, needed: true, about }
     }
 
@@ -108,7 +110,8 @@ impl Field {
             }
             (Kind::Text { .. } | Kind::Word(_) | Kind::Time | Kind::Base64, Value::String(_))
             | (Kind::Flag, Value::Bool(_))
-            | (Kind::Object, Value::Object(_)) => Ok(()),
+            | (Kind::Object, Value::Object(_))
+            | (Kind::Any, _) => Ok(()),
             (Kind::Number { min, max }, Value::Number(number)) => match number.as_i64() {
                 Some(number) if (min..=max).contains(&number) => Ok(()),
                 _ => refuse(
@@ -160,6 +163,7 @@ impl Field {
             | Kind::Time
             | Kind::Base64
             | Kind::Object
+            | Kind::Any
             | Kind::Names { .. }
             | Kind::Numbers { .. } => Value::String(text),
         }
@@ -175,6 +179,7 @@ impl Kind {
             Self::Time => "a time as in RFC 3339",
             Self::Base64 => "a string in padded standard base64",
             Self::Object => "an object",
+            Self::Any => "any JSON",
             Self::Names { .. } => "an array of strings",
             Self::Numbers { .. } => "an array of whole numbers from 0",
         }
@@ -197,15 +202,11 @@ fn name(text: &str, bytes_max: usize, pointer: &str) -> Result<(), Refusal> {
 
 /// Fields as they were given: all of them declared, each of its kind.
 #[derive(Debug, Default)]
-pub(super) struct Given(Map<String, Value>);
+pub struct Given(Map<String, Value>);
 
 impl Given {
     /// Reads a JSON body. None at all means an empty object.
-    pub(super) fn of_json(
-        text: &[u8],
-        fields: &[Field],
-        bytes_max: usize,
-    ) -> Result<Self, Refusal> {
+    pub fn of_json(text: &[u8], fields: &[Field], bytes_max: usize) -> Result<Self, Refusal> {
         if text.is_empty() {
             return Self::checked(Map::new(), fields);
         }
@@ -224,7 +225,7 @@ impl Given {
     }
 
     /// Reads the part of an address after its question mark.
-    pub(super) fn of_query(query: &str, fields: &[Field]) -> Result<Self, Refusal> {
+    pub fn of_query(query: &str, fields: &[Field]) -> Result<Self, Refusal> {
         let mut given = Map::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -244,7 +245,7 @@ impl Given {
     }
 
     /// Reads what was found under each field's name elsewhere.
-    pub(super) fn of_texts<'a>(
+    pub fn of_texts<'a>(
         texts: impl Iterator<Item = (&'a Field, String)>,
         fields: &[Field],
     ) -> Result<Self, Refusal> {
@@ -278,7 +279,7 @@ impl Given {
     }
 
     /// Takes a text; none if it was not given.
-    pub(super) fn text(&mut self, name: &str) -> Option<String> {
+    pub fn text(&mut self, name: &str) -> Option<String> {
         match self.0.get_mut(name).map(Value::take) {
             Some(Value::String(text)) => Some(text),
             _ => None,
@@ -286,35 +287,45 @@ impl Given {
     }
 
     /// A number, if it was given.
-    pub(super) fn number(&self, name: &str) -> Option<i64> {
+    pub fn number(&self, name: &str) -> Option<i64> {
         self.0.get(name).and_then(Value::as_i64)
     }
 
     /// Whether a flag was given and true.
-    pub(super) fn flag(&self, name: &str) -> bool {
+    pub fn flag(&self, name: &str) -> bool {
         self.0.get(name).and_then(Value::as_bool).unwrap_or(false)
     }
 
     /// A flag, if it was given.
-    pub(super) fn maybe_flag(&self, name: &str) -> Option<bool> {
+    pub fn maybe_flag(&self, name: &str) -> Option<bool> {
         self.0.get(name).and_then(Value::as_bool)
     }
 
     /// A time, if it was given.
-    pub(super) fn time(&mut self, name: &str) -> Option<UnixMs> {
+    pub fn time(&mut self, name: &str) -> Option<UnixMs> {
         self.text(name).as_deref().and_then(rfc3339::parse)
     }
 
     /// Takes an object; none if it was not given.
-    pub(super) fn object(&mut self, name: &str) -> Option<Map<String, Value>> {
+    pub fn object(&mut self, name: &str) -> Option<Map<String, Value>> {
         match self.0.get_mut(name).map(Value::take) {
             Some(Value::Object(object)) => Some(object),
             _ => None,
         }
     }
 
+    /// Takes whatever it is; none if it was not given, or null.
+    pub fn value(&mut self, name: &str) -> Option<Value> {
+        self.0.get_mut(name).map(Value::take).filter(|value| !value.is_null())
+    }
+
+    /// Everything that was given and not taken, for a part with a reader of its own.
+    pub fn into_object(self) -> Map<String, Value> {
+        self.0
+    }
+
     /// Takes names; none if they were not given.
-    pub(super) fn names(&mut self, name: &str) -> Vec<String> {
+    pub fn names(&mut self, name: &str) -> Vec<String> {
         let Some(Value::Array(items)) = self.0.get_mut(name).map(Value::take) else {
             return Vec::new();
         };
@@ -322,13 +333,13 @@ impl Given {
     }
 
     /// Numbers; none if they were not given.
-    pub(super) fn numbers(&self, name: &str) -> Vec<i64> {
+    pub fn numbers(&self, name: &str) -> Vec<i64> {
         let items = self.0.get(name).and_then(Value::as_array);
         items.into_iter().flatten().filter_map(Value::as_i64).collect()
     }
 
     /// Takes a body that was given as `message` or as `body_base64`, but not as both.
-    pub(super) fn bytes(&mut self) -> Result<Option<Vec<u8>>, Refusal> {
+    pub fn bytes(&mut self) -> Result<Option<Vec<u8>>, Refusal> {
         match (self.text("message"), self.text("body_base64")) {
             (None, None) => Ok(None),
             (Some(message), None) => Ok(Some(message.into_bytes())),
@@ -350,10 +361,10 @@ impl Given {
 }
 
 /// The largest number of a field that has no other bound.
-pub(super) const NUMBER_MAX: i64 = INTEGER_MAX;
+pub const NUMBER_MAX: i64 = INTEGER_MAX;
 
 /// What a part of a query or a path says.
-pub(super) fn unescape(text: &str) -> Option<String> {
+pub fn unescape(text: &str) -> Option<String> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Some(text.to_owned());
     }
@@ -374,7 +385,7 @@ pub(super) fn unescape(text: &str) -> Option<String> {
 }
 
 /// A value as a query holds it.
-pub(super) fn escape(text: &str, out: &mut String) {
+pub fn escape(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             out.push(char::from(byte));

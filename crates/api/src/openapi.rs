@@ -1,17 +1,16 @@
 //! The OpenAPI 3.1 document, written from the table that the door finds its handlers in.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 use semel_core::code::Code;
 use semel_core::limits::{CLIENT_MESSAGE_ID_CHARS_MAX, INTEGER_MAX};
 use serde_json::{Map, Value, json};
 
-use super::field::{Field, Kind};
-use super::problem::CONTENT;
-use super::route::{Answer, Route, Verb};
-use super::schema;
-use super::table::ROUTES;
+use crate::field::{Field, Kind};
+use crate::part::Part;
+use crate::problem::CONTENT;
+use crate::route::{Answer, Facts};
+use crate::schema;
 
 /// What every call may be refused for.
 const ALWAYS: &[Code] = &[
@@ -23,22 +22,24 @@ const ALWAYS: &[Code] = &[
     Code::StoreUnavailable,
 ];
 
-/// What everything with a body may be refused for besides.
+/// What everything that has a body may be refused for besides.
 const WITH_BODY: &[Code] = &[Code::PayloadTooLarge, Code::RequestTimeout];
 
-/// The document, made once.
-pub(super) fn document() -> &'static str {
-    static DOCUMENT: OnceLock<String> = OnceLock::new();
-    DOCUMENT.get_or_init(|| write().to_string())
-}
-
-fn write() -> Value {
+/// The document of these parts together.
+pub fn document(parts: &[Part]) -> String {
+    let facts: Vec<Facts> = parts.iter().flat_map(Part::facts).collect();
+    let mut more = Vec::new();
+    for (name, schema) in parts.iter().flat_map(Part::problem_fields) {
+        if !more.iter().any(|(known, _)| *known == name) {
+            more.push((name, schema));
+        }
+    }
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
-    for route in ROUTES {
+    for route in &facts {
         let verb = route.verb.as_str().to_lowercase();
         paths.entry(route.path).or_default().insert(verb, operation(route));
     }
-    json!({
+    let document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Semel daemon",
@@ -47,17 +48,18 @@ fn write() -> Value {
         },
         "paths": paths,
         "components": {
-            "schemas": {"Problem": schema::problem()},
+            "schemas": {"Problem": schema::problem(&more)},
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer",
                           "description": "Over TCP only; the socket needs none."},
             },
         },
         "security": [{}, {"token": []}],
-    })
+    });
+    document.to_string()
 }
 
-fn operation(route: &Route) -> Value {
+fn operation(route: &Facts) -> Value {
     let id = route.path.contains("{id}").then(|| {
         json!({"name": "id", "in": "path", "required": true,
                "schema": {"type": "string", "minLength": 1}})
@@ -74,7 +76,7 @@ fn operation(route: &Route) -> Value {
         "parameters": parameters,
         "responses": responses(route),
     });
-    if route.verb == Verb::Post {
+    if route.verb.has_body() {
         operation["requestBody"] = json!({
             "required": route.body.iter().any(|field| field.needed),
             "content": {"application/json": {"schema": body(route.body)}},
@@ -83,7 +85,7 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-fn operation_id(route: &Route) -> String {
+fn operation_id(route: &Facts) -> String {
     let words = route.path.split(|c: char| !c.is_ascii_alphanumeric());
     let words: Vec<_> = words.filter(|word| !word.is_empty() && *word != "v1").collect();
     format!("{}_{}", route.verb.as_str().to_lowercase(), words.join("_"))
@@ -133,6 +135,7 @@ fn kind(kind: Kind) -> Value {
         Kind::Time => json!({"type": "string", "format": "date-time"}),
         Kind::Base64 => json!({"type": "string", "contentEncoding": "base64"}),
         Kind::Object => json!({"type": "object"}),
+        Kind::Any => json!({}),
         Kind::Names { items_max, bytes_max } => json!({
             "type": "array",
             "maxItems": items_max,
@@ -147,14 +150,16 @@ fn kind(kind: Kind) -> Value {
 }
 
 /// Every status that a call may answer with.
-fn responses(route: &Route) -> Map<String, Value> {
+fn responses(route: &Facts) -> Map<String, Value> {
     let mut responses = Map::new();
     for Answer { status, content, about, schema } in route.answers {
-        let content = json!({*content: {"schema": schema()}});
-        let response = json!({"description": about, "content": content});
+        let mut response = json!({"description": about});
+        if !content.is_empty() {
+            response["content"] = json!({*content: {"schema": schema()}});
+        }
         responses.insert(status.to_string(), response);
     }
-    let with_body = if route.verb == Verb::Post { WITH_BODY } else { &[] };
+    let with_body = if route.verb.has_body() { WITH_BODY } else { &[] };
     let problem = CONTENT;
     let problem = problem.to_str().unwrap_or_default();
     let mut codes: BTreeMap<u16, Vec<&str>> = BTreeMap::new();

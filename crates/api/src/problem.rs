@@ -7,48 +7,48 @@ use semel_core::refusal::Refusal;
 use semel_store::StoreError;
 use serde_json::{Map, Value};
 
-use super::body::Body;
+use crate::body::Body;
 
 /// The type of a problem document.
-pub(super) const CONTENT: HeaderValue = HeaderValue::from_static("application/problem+json");
+pub(crate) const CONTENT: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// Why a call was not answered as its caller hoped.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Problem {
+pub struct Problem {
     /// Decides the status.
-    pub(super) code: Code,
+    pub code: Code,
     /// For a person.
-    pub(super) detail: String,
+    pub detail: String,
     /// Which field, as a JSON pointer; or empty.
-    pub(super) pointer: String,
+    pub pointer: String,
     /// What else the document says.
-    pub(super) more: Vec<(&'static str, Value)>,
+    pub more: Vec<(&'static str, Value)>,
     /// Seconds after which it may be tried again.
-    pub(super) retry_after_s: Option<u64>,
-    /// The method that the path has.
-    pub(super) allow: Option<&'static str>,
+    pub retry_after_s: Option<u64>,
+    /// The methods that the path has.
+    pub(crate) allow: Option<String>,
 }
 
 impl Problem {
     /// A problem of the call as a whole.
-    pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Refusal::new(code, detail).into()
     }
 
     /// The same, saying this besides.
-    pub(super) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.more.push((name, value.into()));
         self
     }
 
     /// The same, to be tried again after so many seconds.
-    pub(super) fn retry_after(mut self, seconds: u64) -> Self {
+    pub fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
     /// The document.
-    pub(super) fn document(&self) -> Value {
+    pub fn document(&self) -> Value {
         let code = self.code.as_str();
         let mut document = Map::new();
         let mut put = |name: &str, value: Value| drop(document.insert(name.to_owned(), value));
@@ -67,16 +67,17 @@ impl Problem {
     }
 
     /// The answer.
-    pub(super) fn into_response(self) -> Response<Body> {
+    pub(crate) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::whole(self.document().to_string()));
-        *response.status_mut() = super::status(self.code.http());
+        *response.status_mut() = crate::status(self.code.http());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, CONTENT);
         if self.code == Code::Unauthorised {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Some(allow) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        let allow = self.allow.and_then(|allow| HeaderValue::from_str(&allow).ok());
+        if let Some(allow) = allow {
+            headers.insert(ALLOW, allow);
         }
         if let Some(seconds) = self.retry_after_s {
             headers.insert(RETRY_AFTER, seconds.into());
@@ -92,12 +93,21 @@ impl From<Refusal> for Problem {
     }
 }
 
+/// What was refused in the words of the broker's HTTP API.
+impl From<semel_wire::http::Problem> for Problem {
+    fn from(problem: semel_wire::http::Problem) -> Self {
+        let semel_wire::http::Problem { code, detail, pointer, .. } = problem;
+        let pointer = pointer.unwrap_or_default();
+        Self { code, detail, pointer, more: Vec::new(), retry_after_s: None, allow: None }
+    }
+}
+
 /// What a failed read or write means for a caller. What only an operator can mend is logged here.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Full => {
-                Self::new(Code::InsufficientStorage, "the outbox or its disk is full")
+                Self::new(Code::InsufficientStorage, "the disk is full, or what may be used of it")
             }
             StoreError::Busy => {
                 Self::new(Code::DaemonBusy, "too many writes are waiting").retry_after(1)
