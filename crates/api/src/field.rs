@@ -320,7 +320,8 @@ impl Given {
     }
 
     /// Everything that was given and not taken, for a part with a reader of its own.
-    pub fn into_object(self) -> Map<String, Value> {
+    pub fn into_object(mut self) -> Map<String, Value> {
+        self.0.retain(|_, value| !value.is_null());
         self.0
     }
 

@@ -251,11 +251,15 @@ async fn one_document_names_the_calls_of_all_parts() {
     assert!(gone["requestBody"].is_null() && gone["responses"]["204"]["content"].is_null());
     let mut registry = prometheus_client::registry::Registry::default();
     served.ask("GET", "/v1/echo/secret", b"").await;
+    served.ask("POST", "/v1/echo", br#"{"plan":"secret"}"#).await;
     served.api.register_metrics(&mut registry);
     let mut metrics = String::new();
     prometheus_client::encoding::text::encode(&mut metrics, &registry).expect("text");
-    let line = r#"ipc_request_total{endpoint="/v1/echo/{id}",status="200",transport="socket"} 1"#;
-    assert!(metrics.contains(line), "{metrics}");
+    for path in ["/v1/echo/{id}", "/v1/echo"] {
+        let labels = format!(r#"endpoint="{path}",status="200",transport="socket""#);
+        let line = format!("ipc_request_total{{{labels}}} 1\n");
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
     assert!(!metrics.contains("secret"));
     served.stop().await;
 }

@@ -1,4 +1,5 @@
-//! `semel grant`, `semel effect`, `semel registrar`: the registrar of a broker, over HTTP.
+//! `semel grant`, `semel effect`, `semel registrar`: the registrar of a broker over HTTP, or that
+//! of `semel up` over the daemon's socket.
 
 mod client;
 mod effect;
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Form, chain};
+use crate::local::Local;
 use crate::print;
 use client::Server;
 
@@ -23,17 +25,16 @@ const DOCUMENT_BYTES_MAX: u64 = 64 << 10;
 /// What every one of these commands has.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
-    /// The broker: http://HOST:PORT
+    /// The broker: http://HOST:PORT; without it the registrar of `semel up` on this machine
     #[arg(long)]
-    broker: String,
+    broker: Option<String>,
 
-    /// Holds the operator's token
-    #[arg(long)]
+    /// Holds the operator's token at the broker; over the socket none is needed
+    #[arg(long, requires = "broker")]
     admin_token_file: Option<PathBuf>,
 
-    /// Print the whole answer as one JSON document
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    local: Local,
 }
 
 #[derive(Debug, Subcommand)]
@@ -96,16 +97,24 @@ pub(crate) fn registrar(command: &RegistrarCommand) -> Result<(), Failure> {
 impl Common {
     /// Where to ask, with the operator's token where there is one.
     fn server(&self) -> Result<Server, Failure> {
+        let Some(broker) = &self.broker else {
+            let socket = self.local.home()?.socket_path();
+            let socket = socket.map_err(|error| Failure::new(Exit::Usage, chain(&error)))?;
+            return Ok(Server::socket(socket));
+        };
         let token = match &self.admin_token_file {
             Some(path) => Some(read(path)?.trim().to_owned()),
             None => None,
         };
-        Server::new(&self.broker, token)
+        Server::new(broker, token)
     }
 
     /// Prints the answer as it came, or a line for people.
     fn show(&self, answer: &str, line: &str) -> Result<(), Failure> {
-        let text = if self.json { answer } else { line };
+        let text = match self.local.form() {
+            Form::Json => answer,
+            Form::Text => line,
+        };
         print(&format!("{}\n", text.trim_end()))
     }
 }

@@ -12,10 +12,11 @@ use semel_core::clock::{Clock, SystemClock};
 use semel_core::id::{MemberId, MeshId};
 use semel_daemon::home::{Home, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Membership, Sources};
+use semel_registrar::local;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::broker::registrar::routes_with;
+use crate::broker::registrar;
 use crate::broker::serve::{assemble, limiter_at};
 use crate::broker::target::{Target, failed};
 use crate::broker::token;
@@ -81,7 +82,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let folder = broker_folder(&root)?;
     let admin_token = Some(token::load(&folder.join("admin_token"))?);
     let authority = Some(folder.join("authority"));
-    let routes = routes_with(authority, &store, &clock, admin_token.clone()).await?;
+    let registrar = registrar::start(authority, &store, &clock).await?;
+    let routes = registrar::router(Arc::clone(&registrar), admin_token.clone());
     let broker = assemble(store, limiter, Arc::clone(&clock), admin_token).await?;
     let url = format!("ws://{address}/v1/mesh");
     join(&broker, &locked, &url, arguments.name.clone().unwrap_or_else(host_name), &*clock).await?;
@@ -92,8 +94,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let serving = tokio::spawn(serving);
     drop(locked);
     let api_listen = Some(free_or(arguments.api_listen, loopback(7118)));
-    let daemon =
-        RunningDaemon::start(Start { home, api_listen, tls: None, parts: Vec::new() }).await?;
+    let parts = vec![local::part(registrar)];
+    let daemon = RunningDaemon::start(Start { home, api_listen, tls: None, parts }).await?;
     ready(&root, &url, &daemon, Form::of_flag(arguments.json))?;
     let ended = tokio::select! {
         () = shutdown => None,

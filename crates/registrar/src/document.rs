@@ -24,6 +24,11 @@ impl Fields {
         Self::of(json::parse(text, limits)?, String::new())
     }
 
+    /// The fields of a document that was read already.
+    pub(crate) fn of_object(object: Map<String, Value>) -> Self {
+        Self { left: object, place: String::new() }
+    }
+
     fn of(value: Value, place: String) -> Result<Self, Refusal> {
         match value {
             Value::Object(left) => Ok(Self { left, place }),

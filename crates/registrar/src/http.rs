@@ -8,9 +8,6 @@
 //! too long, cancels no transaction half-way.
 
 mod answer;
-mod effects;
-mod gates;
-mod grants;
 mod query;
 
 use std::sync::Arc;
@@ -24,17 +21,18 @@ use axum::response::Response;
 use axum::routing::any;
 use futures_util::StreamExt;
 use semel_core::code::Code;
-use semel_core::hex::Hex;
 use semel_wire::http::Problem;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::grant::Nonce;
+use crate::calls::{self, Answer, GRANTS, effects, gates, grants};
+use crate::document::Fields;
+use crate::grant::{Grant, Nonce};
 use crate::key::LogicalRequestKey;
 use crate::limits::{BODY_BYTES_MAX, BODY_TIMEOUT, REQUEST_TIMEOUT, REQUESTS_MAX};
 use crate::registrar::Registrar;
 
-use answer::Answer;
+use query::Query;
 
 /// Whether a bearer token is the operator's.
 pub type Operator = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -51,7 +49,6 @@ struct Api {
 struct Call {
     registrar: Arc<Registrar>,
     operator: Option<Operator>,
-    path: String,
     query: String,
     headers: HeaderMap,
     body: Bytes,
@@ -75,7 +72,7 @@ enum Route {
 pub fn router(registrar: Arc<Registrar>, operator: Option<Operator>) -> Router {
     let api = Api { registrar, operator, places: Arc::new(Semaphore::new(REQUESTS_MAX)) };
     let paths = [
-        "/v1/grants",
+        GRANTS,
         "/v1/grants/{nonce}",
         "/v1/effects",
         "/v1/effects/{key}",
@@ -89,20 +86,17 @@ pub fn router(registrar: Arc<Registrar>, operator: Option<Operator>) -> Router {
 
 /// Finds what is asked for. A name in a path that cannot be one is not found.
 fn find(method: &str, path: &str) -> Result<Route, Box<Response>> {
-    let missing = || {
-        let detail = "there is nothing under this path";
-        Box::new(answer::problem(&Problem::new(Code::NotFound, detail)))
-    };
+    let refused = |problem: Problem| Box::new(answer::problem(&problem));
     let other = |methods| Err(Box::new(answer::not_allowed(methods)));
     let mut parts = path.trim_start_matches('/').split('/').skip(1);
     let parts = (parts.next(), parts.next(), parts.next());
-    let key = |text: &str| Hex::parse(text).map(LogicalRequestKey).map_err(|_| missing());
+    let key = |text: &str| calls::key(text).map_err(refused);
     match (method, parts) {
         ("POST", (Some("grants"), None, None)) => Ok(Route::GrantIssue),
         ("GET", (Some("grants"), None, None)) => Ok(Route::GrantList),
         (_, (Some("grants"), None, None)) => other("GET, POST"),
         ("DELETE", (Some("grants"), Some(nonce), None)) => {
-            Hex::parse(nonce).map(|nonce| Route::GrantRevoke(Nonce(nonce))).map_err(|_| missing())
+            calls::nonce(nonce).map(Route::GrantRevoke).map_err(refused)
         }
         (_, (Some("grants"), Some(_), None)) => other("DELETE"),
         ("POST", (Some("effects"), None, None)) => Ok(Route::Register),
@@ -117,7 +111,7 @@ fn find(method: &str, path: &str) -> Result<Route, Box<Response>> {
         ("GET", (Some("registrar"), Some("gate"), None)) => Ok(Route::GateShow),
         ("POST", (Some("registrar"), Some("gate"), None)) => Ok(Route::GateSet),
         (_, (Some("registrar"), Some("gate"), None)) => other("GET, POST"),
-        (_, _) => Err(missing()),
+        (_, _) => Err(refused(calls::missing())),
     }
 }
 
@@ -143,7 +137,6 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
     let call = Call {
         registrar: api.registrar,
         operator: api.operator,
-        path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
         headers: parts.headers,
         body,
@@ -154,7 +147,7 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
         answer
     });
     match timeout(REQUEST_TIMEOUT, running).await {
-        Ok(Ok(Ok(answer))) => answer.into_response(),
+        Ok(Ok(Ok(answer))) => answer::answered(answer),
         Ok(Ok(Err(problem))) => answer::problem(&problem),
         Ok(Err(_)) | Err(_) => {
             let detail = "the answer did not come in time";
@@ -165,15 +158,45 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
 
 async fn run(route: Route, call: &Call) -> Result<Answer, Problem> {
     match route {
-        Route::GrantIssue => grants::issue(call).await,
-        Route::GrantList => grants::list(call).await,
-        Route::GrantRevoke(nonce) => grants::revoke(call, nonce).await,
-        Route::Register => effects::register(call, None).await,
-        Route::Resolve(key) => effects::resolve(call, key).await,
-        Route::Verify(key) => effects::verify(call, key).await,
-        Route::Compensate(key) => effects::register(call, Some(key)).await,
-        Route::GateShow => gates::show(call).await,
-        Route::GateSet => gates::set(call).await,
+        // The grant in the request is the permission.
+        Route::Register | Route::Compensate(_) => {}
+        Route::Resolve(key) => operator_or_grant(call, key).await?,
+        Route::GrantIssue
+        | Route::GrantList
+        | Route::GrantRevoke(_)
+        | Route::Verify(_)
+        | Route::GateShow
+        | Route::GateSet => operator(call)?,
+    }
+    let registrar = &*call.registrar;
+    let fields = || Fields::parse(&call.body).map_err(Problem::of);
+    let query = || Query::of(&call.query);
+    match route {
+        Route::GrantIssue => grants::issue(registrar, fields()?).await,
+        Route::GrantList => {
+            let mut query = query()?;
+            let (domain, limit) = (query.domain()?, query.limit()?);
+            let after = query.take("after");
+            query.finish()?;
+            grants::list(registrar, &domain, after, limit).await
+        }
+        Route::GrantRevoke(nonce) => grants::revoke(registrar, nonce).await,
+        Route::Register => effects::register(registrar, fields()?, None).await,
+        Route::Resolve(key) => {
+            let mut query = query()?;
+            let mode = query.take("mode");
+            query.finish()?;
+            effects::resolve(registrar, key, mode.as_deref()).await
+        }
+        Route::Verify(key) => effects::verify(registrar, key, fields()?).await,
+        Route::Compensate(key) => effects::register(registrar, fields()?, Some(key)).await,
+        Route::GateShow => {
+            let mut query = query()?;
+            let domain = query.domain()?;
+            query.finish()?;
+            gates::show(registrar, &domain).await
+        }
+        Route::GateSet => gates::set(registrar, fields()?).await,
     }
 }
 
@@ -200,6 +223,14 @@ fn operator(call: &Call) -> Result<(), Problem> {
     };
     let given = header(call, AUTHORIZATION.as_str()).and_then(|text| text.strip_prefix("Bearer "));
     if given.is_some_and(|given| is_operator(given)) { Ok(()) } else { Err(unauthorised()) }
+}
+
+/// The operator, or who holds a grant for this effect.
+async fn operator_or_grant(call: &Call, key: LogicalRequestKey) -> Result<(), Problem> {
+    let Some(grant) = header(call, "semel-grant") else { return operator(call) };
+    let grant = Grant::parse(grant.as_bytes()).map_err(|_| unauthorised())?;
+    let opens = call.registrar.opens(&grant, key).await.map_err(calls::failed)?;
+    if opens { Ok(()) } else { Err(unauthorised()) }
 }
 
 /// A header that is there once.

@@ -31,30 +31,34 @@ pub(super) async fn routes(
         PathBuf::from(path)
     });
     let authority = arguments.authority_file.clone().or(beside);
-    routes_with(authority, broker_store, clock, admin_token).await
+    Ok(router(start(authority, broker_store, clock).await?, admin_token))
 }
 
-/// The same with the authority's key in this file.
-pub(crate) async fn routes_with(
+/// The registrar's paths for the broker's door.
+pub(crate) fn router(registrar: Arc<Registrar>, admin_token: Option<AdminToken>) -> Router {
+    let operator = admin_token.map(|token| -> Operator { Arc::new(move |text| token.is(text)) });
+    http::router(registrar, operator)
+}
+
+/// A registrar in the broker's database, with the authority's key in this file; refuses to start
+/// when the store cannot be proved fit.
+pub(crate) async fn start(
     authority: Option<PathBuf>,
     broker_store: &Store,
     clock: &Arc<dyn Clock>,
-    admin_token: Option<AdminToken>,
-) -> Result<Router, Failure> {
+) -> Result<Arc<Registrar>, Failure> {
     let store = store_of(broker_store);
     let authority = authority.as_deref().map(token::authority).transpose()?;
     let nonces = Arc::new(|| random().to_ne_bytes());
     let registrar = Registrar::start(store, Arc::clone(clock), nonces, authority).await;
-    let registrar = registrar.map_err(|error| match error {
+    registrar.map(Arc::new).map_err(|error| match error {
         StartError::Store(error) => failed(&error),
         StartError::Unfit(unfit) => {
             let code = unfit.code;
             let text = format!("error: {unfit}\nto learn more: semel explain {code}");
             Failure::new(Exit::Refused, text)
         }
-    })?;
-    let operator = admin_token.map(|token| -> Operator { Arc::new(move |text| token.is(text)) });
-    Ok(http::router(Arc::new(registrar), operator))
+    })
 }
 
 /// The registrar's tables beside the broker's.

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{Common, document, text};
-use crate::exit::Failure;
+use crate::exit::{Failure, Form};
 use crate::print;
 
 #[derive(Debug, Subcommand)]
@@ -91,10 +91,9 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
         for item in items.into_iter().flatten() {
             let (nonce, state) = (text(item, "nonce"), text(item, "state"));
             let (key, until) = (text(item, "logical_request_key"), text(item, "not_after"));
-            let line = if arguments.common.json {
-                item.to_string()
-            } else {
-                format!("{nonce} {state} {until} {key}")
+            let line = match arguments.common.local.form() {
+                Form::Json => item.to_string(),
+                Form::Text => format!("{nonce} {state} {until} {key}"),
             };
             print(&format!("{line}\n"))?;
         }

@@ -1,4 +1,4 @@
-//! Grants: issued, listed and revoked by the operator.
+//! Grants: issued, listed and revoked.
 
 use semel_core::code::Code;
 use semel_core::hex::Hex;
@@ -8,19 +8,17 @@ use semel_wire::http::Problem;
 use semel_wire::path;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, failed};
-use super::query::Query;
-use super::{Call, operator};
+use super::{Answer, GRANTS, failed};
 use crate::document::Fields;
 use crate::envelope::Envelope;
 use crate::grant::Nonce;
 use crate::key::ReplayKey;
+use crate::registrar::Registrar;
 use crate::store::{Granted, Revoking};
 
-pub(super) async fn issue(call: &Call) -> Result<Answer, Problem> {
-    operator(call)?;
+/// Allows a request.
+pub(crate) async fn issue(registrar: &Registrar, mut fields: Fields) -> Result<Answer, Problem> {
     let read = || {
-        let mut fields = Fields::parse(&call.body)?;
         let envelope = Envelope::take(&mut fields)?;
         let not_before = fields.optional_moment("not_before")?;
         let not_after = fields.optional_moment("not_after")?;
@@ -33,7 +31,7 @@ pub(super) async fn issue(call: &Call) -> Result<Answer, Problem> {
         let refusal = Refusal::at(Code::InvalidField, "/not_after", "is before not_before");
         return Err(Problem::of(refusal));
     }
-    let grant = call.registrar.grant_issue(&envelope, window).await.map_err(failed)?;
+    let grant = registrar.grant_issue(&envelope, window).await.map_err(failed)?;
     let Some(grant) = grant else {
         return Err(Problem::new(Code::AuthorityMissing, "there is no local authority"));
     };
@@ -49,25 +47,26 @@ pub(super) async fn issue(call: &Call) -> Result<Answer, Problem> {
     })))
 }
 
-pub(super) async fn list(call: &Call) -> Result<Answer, Problem> {
-    operator(call)?;
-    let mut query = Query::of(&call.query)?;
-    let domain = query.domain()?;
-    let limit = query.limit()?;
-    let after = query.take("after").map(|text| Hex::parse(&text).map(Nonce));
-    query.finish()?;
+/// A page of a domain's grants.
+pub(crate) async fn list(
+    registrar: &Registrar,
+    domain: &str,
+    after: Option<String>,
+    limit: u32,
+) -> Result<Answer, Problem> {
     let after = after
+        .map(|text| Hex::parse(&text).map(Nonce))
         .transpose()
         .map_err(|refusal| Problem::new(Code::InvalidField, format!("after {}", refusal.detail)))?;
     // One more than the page tells whether there is a next one.
-    let listed = call.registrar.grant_list(&domain, after, limit + 1).await;
+    let listed = registrar.grant_list(domain, after, limit + 1).await;
     let mut grants = listed.map_err(failed)?;
     let page = usize::try_from(limit).unwrap_or(usize::MAX);
     let more = grants.len() > page;
     grants.truncate(page);
     let next = grants.last().filter(|_| more).map(|last| {
-        let (domain, nonce) = (path::encode(&domain), last.nonce);
-        format!("{}?domain={domain}&after={nonce}&limit={limit}", call.path)
+        let (domain, nonce) = (path::encode(domain), last.nonce);
+        format!("{GRANTS}?domain={domain}&after={nonce}&limit={limit}")
     });
     let items: Vec<Value> = grants.iter().map(item).collect();
     Ok(Answer::ok(&json!({"items": items, "next": next})))
@@ -84,9 +83,9 @@ fn item(grant: &Granted) -> Value {
     })
 }
 
-pub(super) async fn revoke(call: &Call, nonce: Nonce) -> Result<Answer, Problem> {
-    operator(call)?;
-    match call.registrar.grant_revoke(nonce).await.map_err(failed)? {
+/// Takes one back.
+pub(crate) async fn revoke(registrar: &Registrar, nonce: Nonce) -> Result<Answer, Problem> {
+    match registrar.grant_revoke(nonce).await.map_err(failed)? {
         Revoking::Revoked => Ok(Answer::done()),
         Revoking::Consumed => {
             Err(Problem::new(Code::ReplayNonceConsumed, "the grant was used already"))

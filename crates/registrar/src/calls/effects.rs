@@ -5,23 +5,22 @@ use semel_core::refusal::Refusal;
 use semel_wire::http::Problem;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, failed, text, with_result};
-use super::query::Query;
-use super::{Call, header, operator, unauthorised};
+use super::{Answer, failed, with_result};
 use crate::document::Fields;
 use crate::envelope::{COMPENSATE, Envelope};
 use crate::grant::Grant;
 use crate::key::LogicalRequestKey;
 use crate::limits::{NAME_BYTES_MAX, NOTE_BYTES_MAX};
-use crate::registrar::Asked;
+use crate::registrar::{Asked, Registrar};
 use crate::store::{Effect, Verdict, Verifying};
 
 /// Registers, or compensates the effect that the path names.
-pub(super) async fn register(
-    call: &Call,
+pub(crate) async fn register(
+    registrar: &Registrar,
+    fields: Fields,
     compensates: Option<LogicalRequestKey>,
 ) -> Result<Answer, Problem> {
-    let asked = asked(&call.body).map_err(Problem::of)?;
+    let asked = asked(fields).map_err(Problem::of)?;
     if let Some(key) = compensates
         && (asked.envelope.operation != COMPENSATE
             || asked.envelope.canonical_target != key.to_string())
@@ -29,14 +28,13 @@ pub(super) async fn register(
         let detail = "the operation must be compensate, and the target the key in the path";
         return Err(Problem::of(Refusal::at(Code::InvalidField, "/envelope/operation", detail)));
     }
-    match call.registrar.register(asked).await.map_err(failed)? {
+    match registrar.register(asked).await.map_err(failed)? {
         Ok(answer) => Ok(Answer::of(&answer)),
         Err(refusal) => Err(Problem::of(refusal)),
     }
 }
 
-fn asked(body: &[u8]) -> Result<Asked, Refusal> {
-    let mut fields = Fields::parse(body)?;
+fn asked(mut fields: Fields) -> Result<Asked, Refusal> {
     let asked = Asked {
         envelope: Envelope::take(&mut fields)?,
         grant: Grant::take(&mut fields)?,
@@ -45,18 +43,18 @@ fn asked(body: &[u8]) -> Result<Asked, Refusal> {
     fields.finish().map(|()| asked)
 }
 
-/// What happened to a request. With `mode=show` nothing is waited for and nothing closed.
-pub(super) async fn resolve(call: &Call, key: LogicalRequestKey) -> Result<Answer, Problem> {
-    operator_or_grant(call, key).await?;
-    let mut query = Query::of(&call.query)?;
-    let mode = query.take("mode");
-    query.finish()?;
-    match mode.as_deref() {
+/// What happened to a request. With the mode `show` nothing is waited for and nothing closed.
+pub(crate) async fn resolve(
+    registrar: &Registrar,
+    key: LogicalRequestKey,
+    mode: Option<&str>,
+) -> Result<Answer, Problem> {
+    match mode {
         None | Some("resolve") => {
-            let resolved = call.registrar.resolve(key).await.map_err(failed)?;
+            let resolved = registrar.resolve(key).await.map_err(failed)?;
             Ok(shown(key, resolved.effect.as_ref(), Some(resolved.closed)))
         }
-        Some("show") => match call.registrar.show(key).await.map_err(failed)? {
+        Some("show") => match registrar.show(key).await.map_err(failed)? {
             Some(effect) => Ok(shown(key, Some(&effect), None)),
             None => Err(none()),
         },
@@ -81,15 +79,18 @@ fn shown(key: LogicalRequestKey, effect: Option<&Effect>, closed: Option<u64>) -
     if let Some(closed) = closed {
         document["closed_attempts"] = closed.into();
     }
-    text(with_result(&document, effect.map(|effect| effect.result.as_slice())))
+    Answer::text(with_result(&document, effect.map(|effect| effect.result.as_slice())))
 }
 
-/// A verdict, by the operator.
-pub(super) async fn verify(call: &Call, key: LogicalRequestKey) -> Result<Answer, Problem> {
-    operator(call)?;
-    let (verdict, note) = verdict(&call.body).map_err(Problem::of)?;
+/// A verdict.
+pub(crate) async fn verify(
+    registrar: &Registrar,
+    key: LogicalRequestKey,
+    fields: Fields,
+) -> Result<Answer, Problem> {
+    let (verdict, note) = verdict(fields).map_err(Problem::of)?;
     let note = note.unwrap_or_default();
-    match call.registrar.verify(key, verdict, &note).await.map_err(failed)? {
+    match registrar.verify(key, verdict, &note).await.map_err(failed)? {
         Verifying::Written => Ok(Answer::ok(&json!({
             "logical_request_key": key.to_string(), "verdict": verdict.as_str(),
         }))),
@@ -98,19 +99,10 @@ pub(super) async fn verify(call: &Call, key: LogicalRequestKey) -> Result<Answer
     }
 }
 
-fn verdict(body: &[u8]) -> Result<(Verdict, Option<String>), Refusal> {
-    let mut fields = Fields::parse(body)?;
+fn verdict(mut fields: Fields) -> Result<(Verdict, Option<String>), Refusal> {
     let verdict = fields.word("verdict", Verdict::parse, "passed, failed")?;
     let note = fields.optional_name("note", NOTE_BYTES_MAX)?;
     fields.finish().map(|()| (verdict, note))
-}
-
-/// The operator, or who holds a grant for this effect.
-async fn operator_or_grant(call: &Call, key: LogicalRequestKey) -> Result<(), Problem> {
-    let Some(grant) = header(call, "semel-grant") else { return operator(call) };
-    let grant = Grant::parse(grant.as_bytes()).map_err(|_| unauthorised())?;
-    let opens = call.registrar.opens(&grant, key).await.map_err(failed)?;
-    if opens { Ok(()) } else { Err(unauthorised()) }
 }
 
 fn none() -> Problem {

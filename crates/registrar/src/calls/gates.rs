@@ -1,0 +1,38 @@
+//! Gates: shown and set.
+
+use semel_core::refusal::Refusal;
+use semel_wire::http::Problem;
+use serde_json::{Value, json};
+
+use super::{Answer, failed};
+use crate::decide::Gate;
+use crate::document::Fields;
+use crate::limits::DOMAIN_BYTES_MAX;
+use crate::registrar::Registrar;
+
+/// Which it is.
+pub(crate) async fn show(registrar: &Registrar, domain: &str) -> Result<Answer, Problem> {
+    let gate = registrar.gate(domain).await.map_err(failed)?;
+    Ok(Answer::ok(&shown(domain, gate)))
+}
+
+/// Opens or holds.
+pub(crate) async fn set(registrar: &Registrar, fields: Fields) -> Result<Answer, Problem> {
+    let (domain, gate) = read(fields).map_err(Problem::of)?;
+    registrar.gate_set(&domain, gate).await.map_err(failed)?;
+    Ok(Answer::ok(&shown(&domain, gate)))
+}
+
+fn read(mut fields: Fields) -> Result<(String, Gate), Refusal> {
+    let domain = fields.name("domain", DOMAIN_BYTES_MAX)?;
+    let gate = fields.word("action", Gate::parse, "open, hold")?;
+    fields.finish().map(|()| (domain, gate))
+}
+
+fn shown(domain: &str, gate: Gate) -> Value {
+    let can_proceed = match gate {
+        Gate::Open => "YES",
+        Gate::Held => "NO",
+    };
+    json!({"domain": domain, "gate": gate.as_str(), "can_proceed": can_proceed})
+}
