@@ -187,7 +187,13 @@ async fn write(
     mut outbound: mpsc::Receiver<FromBroker>,
 ) -> End {
     while let Some(frame) = outbound.recv().await {
-        if !send(sink, &frame).await {
+        // What waits goes out together.
+        let written = if outbound.is_empty() || matches!(frame, FromBroker::CloseReason(_)) {
+            send(sink, &frame).await
+        } else {
+            feed(sink, &frame).await
+        };
+        if !written {
             return End::Gone;
         }
         if let FromBroker::CloseReason(reason) = frame {
@@ -200,6 +206,12 @@ async fn write(
 async fn send(sink: &mut SplitSink<WebSocket, Message>, frame: &FromBroker) -> bool {
     let message = Message::Text(frame.encode().into());
     matches!(tokio::time::timeout(WRITE_TIMEOUT, sink.send(message)).await, Ok(Ok(())))
+}
+
+/// Writes a frame that is sent with the next one.
+async fn feed(sink: &mut SplitSink<WebSocket, Message>, frame: &FromBroker) -> bool {
+    let message = Message::Text(frame.encode().into());
+    matches!(tokio::time::timeout(WRITE_TIMEOUT, sink.feed(message)).await, Ok(Ok(())))
 }
 
 /// Pings, and gives up on a daemon that says nothing at all for too long.

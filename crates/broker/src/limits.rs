@@ -89,6 +89,9 @@ pub const OUTBOUND_MAX: usize = 1024;
 /// Deliveries that may be unacknowledged on one connection.
 pub const PUSH_WINDOW: usize = 256;
 
+/// The pause after the store could not be told to forget what has arrived.
+pub const END_AGAIN: Duration = Duration::from_secs(1);
+
 /// How long a daemon may take for its `hello`.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 

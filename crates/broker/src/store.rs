@@ -208,6 +208,20 @@ impl Store {
         }
     }
 
+    /// The same without haste: on SQLite it goes along with the next commit. Its loss is harmless,
+    /// because what is delivered again is known to its receiver.
+    pub async fn deliveries_done_along(
+        &self,
+        mesh_id: MeshId,
+        recipient: Uuid,
+        seq: i64,
+    ) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.deliveries_done_along(mesh_id, recipient, seq).await,
+            Self::Postgres(store) => store.deliveries_done(mesh_id, recipient, seq).await,
+        }
+    }
+
     /// Forgets up to `limit` ids that have expired, and says how many. Not those that are kept for
     /// ever, nor any of a mesh that is permanent now.
     pub async fn dedupe_sweep(&self, now: UnixMs, limit: i64) -> Result<u64, StoreError> {

@@ -138,6 +138,7 @@ impl Engine {
         let tasks = vec![
             tokio::spawn(running.run(stopping.clone())),
             marking,
+            tokio::spawn(crate::inbox::index_run(Arc::clone(&inbox), stopping.clone())),
             tokio::spawn(upkeep_task(
                 Arc::clone(&outbox),
                 Arc::clone(&inbox),
@@ -168,7 +169,9 @@ impl Engine {
             return Ok(Requeued::NotFound);
         };
         let id = row.id;
-        let maybe_sent = row.maybe_sent || self.outbox.may_have_lost_marks(row.life);
+        let maybe_sent = row.maybe_sent
+            || self.outbox.is_claimed(id)
+            || self.outbox.may_have_lost_marks(row.life);
         if row.status == OutboxStatus::Pending && maybe_sent {
             // First dead with an unknown outcome, then resolved, then aborted.
             if !self.link.give_up(id, "an operator requeued it").await {

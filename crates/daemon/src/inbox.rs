@@ -12,7 +12,8 @@ use semel_store::{OpenError, StoreError};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::limits::{EVENTS_KEPT, KEYS_KEPT, SWEEP_MAX};
+use crate::limits::{EVENTS_KEPT, INDEX_LINGER, INDEX_MAX, KEYS_KEPT, SWEEP_MAX};
+use crate::link::stopped;
 use crate::recover::{is_damage, is_new, set_aside};
 use crate::store::event::{self, Event, EventKind};
 use crate::store::inbox::{self, Arrived, Filter, Message, Way};
@@ -38,6 +39,25 @@ pub struct Opened {
     pub set_aside: Option<PathBuf>,
     /// The inbox is empty: what was in it before is rebuilt.
     pub is_new: bool,
+}
+
+/// Makes what arrives searchable, many at a time, until the daemon stops.
+pub(crate) async fn index_run(inbox: Arc<Inbox>, mut stop: watch::Receiver<bool>) {
+    let mut changes = inbox.changes();
+    loop {
+        changes.mark_unchanged();
+        if let Err(error) = inbox.index().await {
+            tracing::warn!(error = error.chain(), "new messages could not be indexed");
+        }
+        tokio::select! {
+            _ = changes.changed() => {}
+            () = stopped(&mut stop) => return,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(INDEX_LINGER) => {}
+            () = stopped(&mut stop) => return,
+        }
+    }
 }
 
 impl Inbox {
@@ -112,13 +132,32 @@ impl Inbox {
         self.sqlite.read(move |connection| inbox::list(connection, &filter, limit)).await
     }
 
-    /// Messages that say all of these words.
+    /// Makes what has arrived searchable, in the background of everything else.
+    pub async fn index(&self) -> Result<(), StoreError> {
+        while self.sqlite.write_along(|tx| inbox::index_in_tx(tx, INDEX_MAX)).await? == INDEX_MAX {}
+        Ok(())
+    }
+
+    /// Messages that say all of these words: of everything that has arrived, so what is not
+    /// indexed yet is indexed first.
     pub async fn search(
         &self,
         words: &str,
         after: i64,
         limit: i64,
     ) -> Result<Vec<Message>, StoreError> {
+        let until = self.newest().await?;
+        for _ in 0..=until / INDEX_MAX {
+            match self.sqlite.write(|tx| inbox::index_in_tx(tx, INDEX_MAX)).await {
+                Ok(INDEX_MAX) => {}
+                Ok(_) => break,
+                // A full disk does not keep anybody from finding what is indexed.
+                Err(error) => {
+                    tracing::warn!(error = error.chain(), "new messages could not be indexed");
+                    break;
+                }
+            }
+        }
         let words = words.to_owned();
         self.sqlite.read(move |connection| inbox::search(connection, &words, after, limit)).await
     }

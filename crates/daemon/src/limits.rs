@@ -48,6 +48,18 @@ pub const MARKS_MAX: usize = 4 * WINDOW;
 /// Changes of rows that share one transaction.
 pub const MARKS_BATCH_MAX: usize = 512;
 
+/// Messages that are made searchable in one transaction.
+pub const INDEX_MAX: i64 = 1024;
+
+/// How long new messages wait to be made searchable together. A search does not wait for it.
+pub const INDEX_LINGER: Duration = Duration::from_millis(500);
+
+/// So many marks are worth a commit of their own.
+pub const MARKS_HURRY: usize = WINDOW / 2;
+
+/// How long a mark waits for company: a claim usually meets its answer, and both are one write.
+pub const MARKS_LINGER: Duration = Duration::from_millis(10);
+
 /// How long the broker may take to answer a send, or the daemon closes (mesh.md §10).
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -68,7 +80,10 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const INBOUND_MAX: usize = 4096;
 
 /// Frames that wait to be written.
-pub const OUTBOUND_MAX: usize = 64;
+pub const OUTBOUND_MAX: usize = WINDOW;
+
+/// Frames that are heard before the next look at what is due.
+pub const FRAMES_TOGETHER: usize = WINDOW;
 
 /// Frames with deliveries that share one commit of the inbox.
 pub const RECEIVE_BATCH_MAX: usize = 64;

@@ -442,6 +442,9 @@ impl Link {
     /// Notes a change of a row; until it is on disk the row is left alone.
     async fn mark(&mut self, id: OutboxId, change: Change) {
         *self.unsettled.entry(id).or_insert(0) += 1;
+        if change == Change::Claimed {
+            self.outbox.claim_noted(id);
+        }
         self.returning += usize::from(change.returns());
         // Room is made while we wait: the other side never waits for us.
         let _ = self.marks.send(Mark { id, change }).await;
@@ -471,6 +474,7 @@ impl Link {
                 *marks = marks.saturating_sub(1);
                 if *marks == 0 {
                     self.unsettled.remove(&id);
+                    self.outbox.claim_written(id);
                 }
             }
         }

@@ -15,7 +15,7 @@ use semel_store::sqlite::Tx;
 use tokio::sync::mpsc;
 
 use crate::inbox::Inbox;
-use crate::limits::MARKS_BATCH_MAX;
+use crate::limits::{MARKS_BATCH_MAX, MARKS_HURRY, MARKS_LINGER};
 use crate::outbox::Outbox;
 use crate::store::event::EventKind;
 use crate::store::outbox::{
@@ -60,6 +60,21 @@ impl Change {
     pub(crate) const fn returns(&self) -> bool {
         matches!(self, Self::Restart | Self::Transient { .. })
     }
+
+    /// Whether nobody waits for this to be on disk.
+    const fn can_wait(&self) -> bool {
+        match self {
+            Self::Claimed | Self::Accepted(_) | Self::Sent(_) | Self::Offered(_) => true,
+            Self::Transient { .. }
+            | Self::Permanent { .. }
+            | Self::Restart
+            | Self::Expired { .. }
+            | Self::Committed(_)
+            | Self::Absent
+            | Self::TooOld
+            | Self::OfferedTo => false,
+        }
+    }
 }
 
 /// What is on disk: the row, and whether it is due again.
@@ -88,6 +103,7 @@ pub(crate) async fn run(
 ) {
     let mut batch = Vec::new();
     while marks.recv_many(&mut batch, MARKS_BATCH_MAX).await > 0 {
+        linger(&mut batch, &mut marks).await;
         let ids = batch.iter().map(|mark| (mark.id, mark.change.returns())).collect();
         let marks: Arc<[Mark]> = joined(std::mem::take(&mut batch)).into();
         match write(&outbox, &clock, &marks).await {
@@ -106,6 +122,23 @@ pub(crate) async fn run(
         }
         let _ = settled.send(ids);
     }
+}
+
+/// Waits for company, unless somebody waits for a mark or there are many.
+async fn linger(batch: &mut Vec<Mark>, marks: &mut mpsc::Receiver<Mark>) {
+    let over = tokio::time::sleep(MARKS_LINGER);
+    tokio::pin!(over);
+    while !hurried(batch) {
+        let room = MARKS_BATCH_MAX - batch.len();
+        tokio::select! {
+            more = marks.recv_many(batch, room) => if more == 0 { return },
+            () = &mut over => return,
+        }
+    }
+}
+
+fn hurried(marks: &[Mark]) -> bool {
+    marks.len() >= MARKS_HURRY || marks.iter().any(|mark| !mark.change.can_wait())
 }
 
 /// A claim and the acceptance that follows it become one.
@@ -134,14 +167,15 @@ async fn write(
 ) -> Result<Vec<Died>, StoreError> {
     outbox.admit_lost_marks().await?;
     let (marks, now, life) = (Arc::clone(marks), clock.wall(), outbox.life());
-    let write = outbox.sqlite.write(move |tx| {
+    let hurried = hurried(&marks);
+    let write = move |tx: &Tx<'_>| {
         let mut died = Vec::new();
         for mark in marks.iter() {
             died.extend(apply(tx, mark, now, life)?);
         }
         Ok(died)
-    });
-    write.await
+    };
+    if hurried { outbox.sqlite.write(write).await } else { outbox.sqlite.write_along(write).await }
 }
 
 fn apply(tx: &Tx<'_>, mark: &Mark, now: UnixMs, life: i64) -> Result<Option<Died>, StoreError> {

@@ -1,9 +1,10 @@
 //! The outbox as the rest of the daemon uses it: sends are accepted here, and whoever sends them on
 //! learns of new ones. What a row may go through is in `store/outbox.rs`.
 
+use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel_core::clock::{Clock, UnixMs};
@@ -35,6 +36,8 @@ pub struct Outbox {
     marks_lost: AtomicBool,
     pub(crate) gauge: Gauge,
     accepted: AtomicU64,
+    /// Rows that were taken to be sent, and of which the file does not say so yet.
+    claimed: Mutex<HashSet<OutboxId>>,
     /// Something is due.
     pub(crate) wake: Notify,
 }
@@ -106,6 +109,7 @@ impl Outbox {
             marks_lost: AtomicBool::new(false),
             gauge: Gauge::new(room),
             accepted: AtomicU64::new(0),
+            claimed: Mutex::default(),
             wake: Notify::new(),
         };
         outbox.measure().await.map_err(unfit)?;
@@ -136,6 +140,21 @@ impl Outbox {
             self.wake.notify_one();
         }
         Ok(SendAnswer { client_message_id, outbox_id, accepted })
+    }
+
+    /// A row is about to be sent; the mark that says so follows.
+    pub(crate) fn claim_noted(&self, id: OutboxId) {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    }
+
+    /// The file says what is known of this row.
+    pub(crate) fn claim_written(&self, id: OutboxId) {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Whether a row may be on the wire although the file does not say so yet.
+    pub(crate) fn is_claimed(&self, id: OutboxId) -> bool {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
     /// A page of rows, in the order of accept.
@@ -232,7 +251,7 @@ impl Outbox {
     }
 
     /// Whether a row of this life may have been sent although it does not say so.
-    pub(crate) fn may_have_lost_marks(&self, life: i64) -> bool {
+    pub fn may_have_lost_marks(&self, life: i64) -> bool {
         life != self.life() || self.marks_lost.load(Ordering::SeqCst)
     }
 

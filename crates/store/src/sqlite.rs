@@ -1,9 +1,11 @@
 //! One SQLite file: a writer thread with group commit, reader threads, a maintenance thread.
 //!
 //! Who owns what: connections never leave their threads; callers hand in closures and wait. The
-//! only way to write is [`Sqlite::write`] (answered after the commit is on disk) and
-//! [`Sqlite::ride`] (not answered; its loss must be harmless).
+//! only way to write is [`Sqlite::write`] (answered after the commit is on disk),
+//! [`Sqlite::write_along`] (the same without haste) and [`Sqlite::ride`] (not answered; its loss
+//! must be harmless).
 
+mod caller;
 mod group;
 mod job;
 mod lane;
@@ -138,6 +140,16 @@ impl Sqlite {
         T: Send + 'static,
     {
         self.writer.write(f).await
+    }
+
+    /// The same for a write that is in no hurry: it goes along with the next commit, or is
+    /// committed alone after `ride_wait`.
+    pub async fn write_along<T, F>(&self, f: F) -> Result<T, StoreError>
+    where
+        F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.writer.write_along(f).await
     }
 
     /// Hands in a write that nobody waits for. It goes along with the next commit, or is committed

@@ -4,6 +4,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use semel_core::fingerprint::BodyHash;
 use semel_core::hex::Hex;
 use semel_store::StoreError;
@@ -13,7 +14,7 @@ use semel_wire::limits::frame_bytes_max;
 use tokio::sync::mpsc;
 
 use super::{Connection, End};
-use crate::limits::{DELIVERIES_MAX, PUSH_WINDOW};
+use crate::limits::{DELIVERIES_MAX, END_AGAIN, PUSH_WINDOW};
 use crate::store::Delivery;
 
 /// Why a delivery is set aside.
@@ -29,10 +30,12 @@ struct Window {
 
 pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) -> End {
     let mut window = Window { sent: 0, unacked: VecDeque::new() };
+    let mut ending = Ending { up_to: None, under_way: None };
     let redeliver_after = connection.broker.timings.redeliver_after;
     loop {
         // Also when something else happens all the time, and the timer never comes.
         window.redeliver(now(connection), redeliver_after);
+        ending.begin(connection);
         match push(connection, &mut window).await {
             Ok(Pushed::All) => {}
             Ok(Pushed::More) => continue,
@@ -41,8 +44,16 @@ pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) 
         tokio::select! {
             () = connection.registration.peer().wake.notified() => {}
             ack = acks.recv() => match ack {
-                Some(seq) => acknowledge(connection, &mut window, &mut acks, seq).await,
+                Some(seq) => acknowledge(&mut window, &mut ending, &mut acks, seq),
                 None => return End::Gone,
+            },
+            ended = ending.ended() => match ended {
+                Ok(ended) => drop(connection.broker.pipeline.metrics().acks.inc_by(ended)),
+                // The store holds what its receiver has, which is harmless.
+                Err(error) => {
+                    tracing::warn!(error = error.chain(), "deliveries could not be ended");
+                    tokio::time::sleep(END_AGAIN).await;
+                }
             },
             () = tokio::time::sleep(redeliver_after) => {}
         }
@@ -124,10 +135,11 @@ async fn set_aside(connection: &Connection, seqs: &[i64]) -> bool {
     }
 }
 
-/// Acknowledgements are cumulative, so of those that wait only the last counts.
-async fn acknowledge(
-    connection: &Connection,
+/// Acknowledgements are cumulative, so of those that wait only the last counts. What it frees is
+/// pushed at once: that the store forgets it is nothing to wait for.
+fn acknowledge(
     window: &mut Window,
+    ending: &mut Ending<'_>,
     acks: &mut mpsc::Receiver<i64>,
     mut seq: i64,
 ) {
@@ -136,13 +148,38 @@ async fn acknowledge(
     }
     // What was never sent cannot have arrived.
     let seq = seq.min(window.sent);
-    match done(connection, seq).await {
-        Ok(ended) => {
-            connection.broker.pipeline.metrics().acks.inc_by(ended);
-            window.unacked.retain(|(sent, _)| *sent > seq);
+    window.unacked.retain(|(sent, _)| *sent > seq);
+    ending.up_to = ending.up_to.max(Some(seq));
+}
+
+/// Deliveries that arrived and that the store is told to forget, once at a time.
+struct Ending<'a> {
+    /// Up to here, once nothing is under way.
+    up_to: Option<i64>,
+    under_way: Option<(i64, BoxFuture<'a, Result<u64, StoreError>>)>,
+}
+
+impl<'a> Ending<'a> {
+    fn begin(&mut self, connection: &'a Connection) {
+        if self.under_way.is_none()
+            && let Some(seq) = self.up_to.take()
+        {
+            self.under_way = Some((seq, Box::pin(done(connection, seq))));
         }
-        // They go out again, and the receiver knows them.
-        Err(error) => tracing::warn!(error = error.chain(), "deliveries could not be ended"),
+    }
+
+    /// Comes back when what is under way has ended; never when nothing is.
+    async fn ended(&mut self) -> Result<u64, StoreError> {
+        let Some((seq, under_way)) = &mut self.under_way else {
+            return std::future::pending().await;
+        };
+        let (seq, ended) = (*seq, under_way.await);
+        self.under_way = None;
+        if ended.is_err() {
+            // The next round tries again.
+            self.up_to = self.up_to.max(Some(seq));
+        }
+        ended
     }
 }
 
@@ -155,7 +192,7 @@ async fn done(connection: &Connection, seq: i64) -> Result<u64, StoreError> {
             broker.store.deliveries_acked(mesh_id, session, seq, broker.live_from()).await
         }
         ConnectionPolicy::PreferNewest | ConnectionPolicy::PreferOldest => {
-            broker.store.deliveries_done(mesh_id, session.member_id.as_uuid(), seq).await
+            broker.store.deliveries_done_along(mesh_id, session.member_id.as_uuid(), seq).await
         }
     }
 }

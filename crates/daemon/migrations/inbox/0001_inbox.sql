@@ -36,10 +36,14 @@ CREATE VIRTUAL TABLE inbox_fts USING fts5 (
     body, sender_name, topic, content = '', contentless_delete = 1
 );
 
-CREATE TRIGGER inbox_added AFTER INSERT ON inbox BEGIN
-    INSERT INTO inbox_fts (rowid, body, sender_name, topic)
-    VALUES (new.id, CAST(new.body AS TEXT), new.sender_name, new.topic);
-END;
+-- One row: messages up to here are in inbox_fts. They are put there many at a time, after they
+-- were acknowledged: one at a time, each would be written to the index's own tables by itself.
+CREATE TABLE inbox_indexed (
+    one      INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    inbox_id INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO inbox_indexed (one, inbox_id) VALUES (1, 0);
 
 CREATE TRIGGER inbox_removed AFTER DELETE ON inbox BEGIN
     DELETE FROM inbox_fts WHERE rowid = old.id;

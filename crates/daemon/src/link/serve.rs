@@ -205,6 +205,7 @@ async fn run(
     let mut settles = Some(Box::pin(tokio::time::sleep(ROSTER_SETTLES)));
     loop {
         serving.fill(link).await;
+        serving.hand_over(outgoing);
         let tick = serving.next_tick(link);
         let step = tokio::select! {
             permit = outgoing.reserve(), if !serving.outgoing.is_empty() => {
@@ -218,7 +219,7 @@ async fn run(
                 }
             }
             frame = frames.recv() => match frame {
-                Some(frame) => serving.heard(link, frame).await,
+                Some(frame) => serving.heard_all(link, frame, frames).await,
                 None => Err(gone(Loss::Gone, "the connection is gone")),
             },
             stored = on_disk.recv() => match stored {
@@ -262,12 +263,25 @@ fn gone(loss: Loss, why: &str) -> Ended {
 }
 
 impl Serving {
-    /// Sends what is due, as far as the window has room.
+    /// Gives the writer what it has room for.
+    fn hand_over(&mut self, outgoing: &mpsc::Sender<FromDaemon>) {
+        while !self.outgoing.is_empty()
+            && let Ok(permit) = outgoing.try_reserve()
+            && let Some(frame) = self.outgoing.pop_front()
+        {
+            permit.send(frame);
+        }
+    }
+
+    /// Sends what is due, as far as the window has room. A look costs the same for one row as for
+    /// many, so a window that is nearly full waits for more answers.
     async fn fill(&mut self, link: &mut Link) {
         let now = link.clock.monotonic();
-        let room = link.options.window.saturating_sub(self.flight.len());
+        let window = link.options.window;
+        let room = window.saturating_sub(self.flight.len());
         let paused = self.paused_until.is_some_and(|until| until > now);
-        if room == 0 || !self.look || paused || link.returning > 0 {
+        let too_little = room == 0 || room < window / 4;
+        if too_little || !self.look || paused || link.returning > 0 {
             return;
         }
         self.paused_until = None;

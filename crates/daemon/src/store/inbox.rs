@@ -84,6 +84,31 @@ statements! {
          ORDER BY inbox_fts.rowid
          LIMIT ?3";
 
+    INDEXED = "
+        SELECT inbox_id
+          FROM inbox_indexed
+         WHERE one = 1";
+
+    TO_INDEX = "
+        SELECT id
+          FROM inbox
+         WHERE id > ?1
+         ORDER BY id
+         LIMIT ?2";
+
+    INDEX = "
+        INSERT INTO inbox_fts (rowid, body, sender_name, topic)
+        SELECT id, CAST(body AS TEXT), sender_name, topic
+          FROM inbox
+         WHERE id > ?1
+           AND id <= ?2
+         ORDER BY id";
+
+    INDEXED_TO = "
+        UPDATE inbox_indexed
+           SET inbox_id = ?1
+         WHERE one = 1";
+
     READER_SET = "
         INSERT INTO reader (name, inbox_id, at)
         VALUES (?1, ?2, ?3)
@@ -207,14 +232,15 @@ pub fn receive_in_tx(
     way: Way,
 ) -> Result<Vec<DestinationKind>, StoreError> {
     let mut new = Vec::new();
+    let (mut key, mut insert) = (tx.prepare_cached(KEY)?, tx.prepare_cached(INSERT)?);
     for message in arrived {
         let sender = message.sender_member_id.as_uuid().into_bytes();
         let id = message.client_message_id.as_str();
-        if tx.prepare_cached(KEY)?.execute(params![sender, id, now.0])? == 0 {
+        if key.execute(params![sender, id, now.0])? == 0 {
             continue;
         }
         new.push(message.destination_kind);
-        tx.prepare_cached(INSERT)?.execute(params![
+        insert.execute(params![
             sender,
             id,
             message.broker_message_id.to_string(),
@@ -235,6 +261,22 @@ pub fn receive_in_tx(
         }
     }
     Ok(new)
+}
+
+/// Makes up to `limit` more messages searchable, and says how many.
+pub fn index_in_tx(tx: &Connection, limit: i64) -> Result<i64, StoreError> {
+    let after: i64 = tx.prepare_cached(INDEXED)?.query_row([], |row| row.get(0))?;
+    let mut statement = tx.prepare_cached(TO_INDEX)?;
+    let ids = statement.query_map([after, limit], |row| row.get::<_, i64>(0))?;
+    let (mut count, mut last) = (0, after);
+    for id in ids {
+        (count, last) = (count + 1, id?);
+    }
+    if count > 0 {
+        tx.prepare_cached(INDEX)?.execute([after, last])?;
+        tx.prepare_cached(INDEXED_TO)?.execute([last])?;
+    }
+    Ok(count)
 }
 
 /// Keeps what could not be understood.
@@ -387,6 +429,43 @@ mod tests {
     use super::*;
     use crate::store::INBOX_MIGRATIONS;
     use semel_testkit::sql;
+
+    fn arrived(number: u128, body: &str) -> Arrived {
+        Arrived {
+            sender_member_id: UuidId::new(Uuid::from_u128(1)),
+            client_message_id: ClientMessageId::parse(&format!("m-{number}")).unwrap(),
+            broker_message_id: UuidId::new(Uuid::from_u128(number)),
+            seq: 1,
+            destination_kind: DestinationKind::Dm,
+            topic: None,
+            sender_pubkey: "key".to_owned(),
+            sender_name: "alice".to_owned(),
+            priority: Priority::Next,
+            reply_to_id: None,
+            meta: String::new(),
+            body: body.as_bytes().to_owned(),
+            accepted_at: UnixMs(1),
+        }
+    }
+
+    #[test]
+    fn messages_are_indexed_once_and_what_was_swept_before_is_not() {
+        let inbox = sql::migrated(INBOX_MIGRATIONS.migrations);
+        let found = |word: &str| -> Vec<i64> {
+            search(&inbox, word, 0, 10).unwrap().iter().map(|message| message.id).collect()
+        };
+        receive_in_tx(&inbox, &[arrived(1, "old red")], UnixMs(1), Way::Live).unwrap();
+        let rest = [arrived(2, "red"), arrived(3, "blue"), arrived(4, "red blue")];
+        receive_in_tx(&inbox, &rest, UnixMs(9), Way::Live).unwrap();
+        assert_eq!(sweep_in_tx(&inbox, UnixMs(5), 10).unwrap(), 1, "before it was indexed");
+        assert_eq!(index_in_tx(&inbox, 2).unwrap(), 2);
+        assert_eq!((found("red"), found("blue")), (vec![2], vec![3]));
+        assert_eq!(index_in_tx(&inbox, 2).unwrap(), 1);
+        assert_eq!(index_in_tx(&inbox, 2).unwrap(), 0, "nothing is left");
+        assert_eq!((found("red"), found("blue"), found("old")), (vec![2, 4], vec![3, 4], vec![]));
+        assert_eq!(sweep_in_tx(&inbox, UnixMs(10), 10).unwrap(), 3);
+        assert!(found("red").is_empty());
+    }
 
     #[test]
     fn there_are_so_many_readers_and_the_idlest_goes() {

@@ -60,6 +60,7 @@ async fn a_row_whose_marks_were_lost_is_not_taken_for_one_that_was_never_sent() 
     );
     send(&sender, dm("dm", 1, "once")).await;
     arrived(&receiver, 1).await;
+    row(&sender, "dm", |row| sender.outbox.may_have_lost_marks(row.life)).await;
     mesh.stop().await;
     state(&sender, LinkState::Waiting).await;
     one.plant("outbox.db", "DROP TRIGGER planted");

@@ -2,11 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::queue::Queue;
+use super::caller::Caller;
+use super::queue::{Queue, Urgency};
 use crate::{StoreError, limits};
 
 type Task = Box<dyn FnOnce(&Connection) + Send>;
@@ -23,6 +25,8 @@ pub(super) enum Style {
 pub(super) struct Lane {
     queue: Arc<Queue<Task>>,
     style: Style,
+    /// Callers inside `run` now.
+    callers: AtomicUsize,
 }
 
 impl Lane {
@@ -32,7 +36,7 @@ impl Lane {
         style: Style,
     ) -> std::io::Result<Self> {
         let queue = Arc::new(Queue::new(limits::READER_QUEUE_MAX, connections.len()));
-        let lane = Self { queue, style };
+        let lane = Self { queue, style, callers: AtomicUsize::new(0) };
         for connection in connections {
             let queue = Arc::clone(&lane.queue);
             std::thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -52,13 +56,14 @@ impl Lane {
         T: Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
+        let caller = Caller::enter(&self.callers);
         let style = self.style;
         let task: Task = Box::new(move |connection| {
             // A caller that went away does not want the answer.
             let _ = reply.send(run_one(connection, style, f));
         });
-        self.queue.push(task).await?;
-        answer.await.map_err(|_| StoreError::Stopped)?
+        self.queue.push(task, Urgency::Awaited).await?;
+        caller.wait(answer).await
     }
 
     pub(super) async fn close(self) {

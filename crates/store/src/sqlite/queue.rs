@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::{StoreError, limits};
 
-/// Whether somebody waits for the item's answer.
+/// Whether an item is worth a commit of its own, now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
     Awaited,
@@ -54,10 +54,10 @@ impl<Item> Queue<Item> {
     }
 
     /// Waits for a free place, then hands the item over.
-    pub(super) async fn push(&self, item: Item) -> Result<(), StoreError> {
+    pub(super) async fn push(&self, item: Item, urgency: Urgency) -> Result<(), StoreError> {
         let place = self.places.acquire().await.map_err(|_| StoreError::Stopped)?;
         place.forget();
-        self.put(item, Urgency::Awaited)
+        self.put(item, urgency)
     }
 
     /// Hands an item over that nobody waits for, if there is a free place.

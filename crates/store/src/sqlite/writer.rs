@@ -11,18 +11,18 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
-use tokio::sync::oneshot::error::TryRecvError;
 
+use super::caller::Caller;
 use super::group::{Group, Lost, Statements};
 use super::job::{Awaited, Job, Riding, Tx, cause};
-use super::queue::Queue;
+use super::queue::{Queue, Urgency};
 use super::{OnUncertain, SqliteOptions};
-use crate::{StoreError, limits};
+use crate::StoreError;
 
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
@@ -53,21 +53,19 @@ impl Writer {
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        let (reply, mut answer) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
         let caller = Caller::enter(&self.callers);
-        self.queue.push(Box::new(Awaited { f, result: None, reply })).await?;
-        // Waking a thread on a core that fell asleep meanwhile can take longer than a write needs
-        // besides its sync, so a caller who is alone looks around a few times before it sleeps.
-        if caller.is_alone() {
-            for _ in 0..limits::YIELDS_WHEN_ALONE {
-                match answer.try_recv() {
-                    Ok(result) => return result,
-                    Err(TryRecvError::Empty) => tokio::task::yield_now().await,
-                    Err(TryRecvError::Closed) => return Err(StoreError::Stopped),
-                }
-            }
-        }
-        // The thread answers whatever it took; without an answer it never began.
+        self.queue.push(Box::new(Awaited { f, result: None, reply }), Urgency::Awaited).await?;
+        caller.wait(answer).await
+    }
+
+    pub(super) async fn write_along<T, F>(&self, f: F) -> Result<T, StoreError>
+    where
+        F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.queue.push(Box::new(Awaited { f, result: None, reply }), Urgency::Riding).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
@@ -85,26 +83,6 @@ impl Writer {
     pub(super) async fn close(self) {
         self.queue.close();
         self.queue.drained().await;
-    }
-}
-
-/// Counts a caller for as long as it lives.
-struct Caller<'a>(&'a AtomicUsize);
-
-impl<'a> Caller<'a> {
-    fn enter(callers: &'a AtomicUsize) -> Self {
-        callers.fetch_add(1, Ordering::Relaxed);
-        Self(callers)
-    }
-
-    fn is_alone(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 1
-    }
-}
-
-impl Drop for Caller<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Group commit: who is undone with whom.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use semel_store::sqlite::Sqlite;
@@ -175,6 +175,30 @@ async fn a_rider_goes_with_the_next_commit_or_alone_after_a_while() {
     // The next commit comes after the rider's, so its rows show whether the rider was kept.
     store.write(|_| Ok(())).await.unwrap();
     assert_eq!(get(&store, "alone").await, Some(8));
+}
+
+#[tokio::test]
+async fn a_write_without_haste_is_answered_with_the_next_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut options, _) = options(folder.path());
+    options.ride_wait = Duration::from_secs(3600);
+    let store = Arc::new(Sqlite::open(&options).unwrap());
+    let (along, mut answered) = tokio::sync::oneshot::channel();
+    let patient = Arc::clone(&store);
+    tokio::spawn(async move {
+        let _ = along.send(patient.write_along(|tx| put(tx, "patient", 7)).await);
+    });
+    for _ in 0..100_000 {
+        if store.queue_len() > 0 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(get(&store, "patient").await, None, "it has no commit of its own");
+    assert!(answered.try_recv().is_err(), "it is answered after a commit");
+    store.write(|tx| put(tx, "driver", 1)).await.unwrap();
+    assert!(answered.await.unwrap().unwrap());
+    assert_eq!(get(&store, "patient").await, Some(7));
 }
 
 #[tokio::test]

@@ -5,14 +5,14 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension, named_params, params};
+use rusqlite::{CachedStatement, OptionalExtension, named_params, params};
 use semel_core::envelope::{Destination, DestinationKind};
 use semel_core::id::{MemberId, MeshId};
 use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
-use super::dedupe::{claim_in_tx, held_in_tx};
+use super::dedupe::{claim_in_tx, claiming, held_in_tx};
 use super::session::epoch_in_tx;
 use super::{Key, SqliteStore, exists, key};
 use crate::accept::{
@@ -122,6 +122,10 @@ fn accept_in_tx(tx: &Tx<'_>, batch: &AcceptBatch) -> Result<BatchDone, StoreErro
         standings: HashMap::new(),
         targets: HashMap::new(),
         recipients: HashSet::new(),
+        claiming: claiming(tx)?,
+        messages: [tx.prepare_cached(TOPIC_MESSAGE)?, tx.prepare_cached(MESSAGE_QUEUE)?],
+        history: tx.prepare_cached(HISTORY)?,
+        delivery: tx.prepare_cached(DELIVERY)?,
     };
     let verdicts = batch.items.iter().map(|item| run.item(item)).collect::<Result<_, _>>()?;
     if run.next_seq > first_seq {
@@ -145,6 +149,12 @@ struct Run<'a> {
     standings: HashMap<MemberId, Standing>,
     targets: HashMap<(MemberId, &'a Destination), Found>,
     recipients: HashSet<Uuid>,
+    /// What runs for every item, looked up once.
+    claiming: CachedStatement<'a>,
+    /// Of topics, and of members and queues.
+    messages: [CachedStatement<'a>; 2],
+    history: CachedStatement<'a>,
+    delivery: CachedStatement<'a>,
 }
 
 impl<'a> Run<'a> {
@@ -155,7 +165,7 @@ impl<'a> Run<'a> {
         let (target, to) = self.target(item)?;
         // Claimed only where a claim would be kept, so that none has to be taken back.
         let kept = decide(epoch, Claim::Won, standing, target) == Decision::Accept;
-        let claimed = kept && claim_in_tx(self.tx, self.batch, item)?;
+        let claimed = kept && claim_in_tx(&mut self.claiming, self.batch, item)?;
         let held = match (claimed, epoch) {
             (true, _) | (false, Epoch::Stale) => None,
             (false, Epoch::Current) => {
@@ -210,19 +220,18 @@ impl<'a> Run<'a> {
 
     /// What an accepted send leaves besides its claim; the history number comes last.
     fn effects(&mut self, item: &AcceptItem, to: &[Uuid]) -> Result<i64, StoreError> {
-        message_in_tx(self.tx, self.batch, item)?;
+        message_in_tx(&mut self.messages, self.batch, item)?;
         let (tx, mesh, seq) = (self.tx, self.mesh, self.next_seq);
         let kind = item.envelope.destination().kind();
         let (id, sender) = (key(item.broker_message_id), key(item.session.member_id));
-        tx.prepare_cached(HISTORY)?.execute(params![mesh, seq, id, sender, kind.as_str()])?;
+        self.history.execute(params![mesh, seq, id, sender, kind.as_str()])?;
         // Only a queue's deliveries can be leased.
         let lease_until = match kind {
             DestinationKind::Queue => Some(0),
             DestinationKind::Topic | DestinationKind::Dm => None,
         };
-        let mut delivery = tx.prepare_cached(DELIVERY)?;
         for recipient in to {
-            delivery.execute(params![mesh, recipient.into_bytes(), seq, lease_until])?;
+            self.delivery.execute(params![mesh, recipient.into_bytes(), seq, lease_until])?;
         }
         self.recipients.extend(to);
         for pubkey in &item.mentions {
@@ -286,7 +295,11 @@ fn target_in_tx(
     }
 }
 
-fn message_in_tx(tx: &Tx<'_>, batch: &AcceptBatch, item: &AcceptItem) -> Result<(), StoreError> {
+fn message_in_tx(
+    [of_topic, direct]: &mut [CachedStatement<'_>; 2],
+    batch: &AcceptBatch,
+    item: &AcceptItem,
+) -> Result<(), StoreError> {
     let (envelope, destination) = (&item.envelope, item.envelope.destination());
     let (mesh, id) = (key(batch.mesh_id), key(item.broker_message_id));
     let (sender, client_id) = (key(item.session.member_id), item.client_message_id.as_str());
@@ -295,7 +308,7 @@ fn message_in_tx(tx: &Tx<'_>, batch: &AcceptBatch, item: &AcceptItem) -> Result<
         (envelope.meta().as_str(), envelope.body(), item.body_commitment);
     let (to, now) = (destination.reference(), batch.now.0);
     match destination.kind() {
-        DestinationKind::Topic => tx.prepare_cached(TOPIC_MESSAGE)?.execute(params![
+        DestinationKind::Topic => of_topic.execute(params![
             mesh,
             id,
             sender,
@@ -310,7 +323,7 @@ fn message_in_tx(tx: &Tx<'_>, batch: &AcceptBatch, item: &AcceptItem) -> Result<
         ])?,
         kind @ (DestinationKind::Dm | DestinationKind::Queue) => {
             let kind = kind.as_str();
-            tx.prepare_cached(MESSAGE_QUEUE)?.execute(params![
+            direct.execute(params![
                 mesh,
                 id,
                 sender,

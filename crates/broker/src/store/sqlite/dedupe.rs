@@ -1,6 +1,6 @@
 //! The table `client_message_dedupe`: an id is consumed if and only if its row is here.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use semel_core::clock::UnixMs;
 use semel_core::fingerprint::Fingerprint;
 use semel_core::id::{ClientMessageId, MemberId, MeshId};
@@ -79,14 +79,19 @@ pub(super) fn held_in_tx(
     Ok(tx.prepare_cached(LOOK_UP)?.query_row(by, held).optional()?)
 }
 
+/// What [`claim_in_tx`] runs, for as many items as there are.
+pub(super) fn claiming(tx: &Connection) -> Result<CachedStatement<'_>, StoreError> {
+    Ok(tx.prepare_cached(CLAIM)?)
+}
+
 /// Takes the id for this item; `false` when somebody holds it.
 pub(super) fn claim_in_tx(
-    tx: &Connection,
+    claiming: &mut CachedStatement<'_>,
     batch: &AcceptBatch,
     item: &AcceptItem,
 ) -> Result<bool, StoreError> {
     let destination = item.envelope.destination();
-    let inserted = tx.prepare_cached(CLAIM)?.execute(params![
+    let inserted = claiming.execute(params![
         key(batch.mesh_id),
         key(item.session.member_id),
         item.client_message_id.as_str(),

@@ -133,6 +133,15 @@ impl SqliteStore {
         self.sqlite.write(move |tx| done_in_tx(tx, mesh_id, recipient, seq)).await
     }
 
+    pub(in crate::store) async fn deliveries_done_along(
+        &self,
+        mesh_id: MeshId,
+        recipient: Uuid,
+        seq: i64,
+    ) -> Result<u64, StoreError> {
+        self.sqlite.write_along(move |tx| done_in_tx(tx, mesh_id, recipient, seq)).await
+    }
+
     pub(in crate::store) async fn deliveries_set_aside(
         &self,
         mesh_id: MeshId,

@@ -7,18 +7,35 @@ use semel_wire::close::CloseKind;
 use semel_wire::frame::{
     FromBroker, FromDaemon, History, Pong, ResolveResult, SendResult, Verdict,
 };
+use tokio::sync::mpsc;
 
 use super::super::arrivals::Arrival;
 use super::super::flight::{Errand, Flying};
 use super::super::judge::{Judged, judge};
 use super::super::{Ended, Link, Loss};
 use super::{Serving, Way, gone};
-use crate::limits::ATTEMPTS_TOGETHER;
+use crate::limits::{ATTEMPTS_TOGETHER, FRAMES_TOGETHER};
 use crate::marks::Change;
 use crate::store::outbox::Delivery;
 
 impl Serving {
-    pub(super) async fn heard(&mut self, link: &mut Link, frame: FromBroker) -> Result<(), Ended> {
+    /// Hears a frame and those that have come with it, so that what they make room for is looked
+    /// for once.
+    pub(super) async fn heard_all(
+        &mut self,
+        link: &mut Link,
+        first: FromBroker,
+        frames: &mut mpsc::Receiver<FromBroker>,
+    ) -> Result<(), Ended> {
+        self.heard(link, first).await?;
+        for _ in 1..FRAMES_TOGETHER {
+            let Ok(frame) = frames.try_recv() else { break };
+            self.heard(link, frame).await?;
+        }
+        Ok(())
+    }
+
+    async fn heard(&mut self, link: &mut Link, frame: FromBroker) -> Result<(), Ended> {
         self.heard_at = link.clock.monotonic();
         match frame {
             FromBroker::SendResult(result) => return self.answered(link, &result).await,
