@@ -171,6 +171,18 @@ impl Api {
         self.metrics.register(registry);
     }
 
+    /// What the parts count beside their calls, under names of their own.
+    pub fn parts_metrics(&self) -> String {
+        let mut registry = Registry::default();
+        for part in &self.parts {
+            part.metrics(&mut registry);
+        }
+        let mut text = String::new();
+        // Writing to memory does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+        text
+    }
+
     /// Comes back when no call and no stream is left.
     async fn drained(&self) {
         self.inside.closed().await;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 
 use crate::InFlight;
@@ -14,6 +15,9 @@ pub trait State: Send + Sync + 'static {
     fn gate(&self, _verb: Verb) -> Option<Problem> {
         None
     }
+
+    /// What an operator's tools see of it; names without a prefix get none.
+    fn metrics(&self, _registry: &mut Registry) {}
 
     /// What its problem documents say besides, for the OpenAPI document; a name that ends in `?`
     /// is one that may be missing, as all of them should be.
@@ -48,6 +52,10 @@ impl Part {
         self.0.gate(verb)
     }
 
+    pub(crate) fn metrics(&self, registry: &mut Registry) {
+        self.0.metrics(registry);
+    }
+
     /// Serves the call of this number in the part's own table.
     pub(crate) fn handle(&self, number: usize, request: Request, place: InFlight) -> Answering {
         self.0.handle(number, request, place)
@@ -59,6 +67,7 @@ trait Serves: Send + Sync {
     fn facts(&self) -> Vec<Facts>;
     fn problem_fields(&self) -> Vec<(&'static str, Value)>;
     fn gate(&self, verb: Verb) -> Option<Problem>;
+    fn metrics(&self, registry: &mut Registry);
     fn handle(&self, number: usize, request: Request, place: InFlight) -> Answering;
 }
 
@@ -78,6 +87,10 @@ impl<S: State> Serves for Table<S> {
 
     fn gate(&self, verb: Verb) -> Option<Problem> {
         self.state.gate(verb)
+    }
+
+    fn metrics(&self, registry: &mut Registry) {
+        self.state.metrics(registry);
     }
 
     fn handle(&self, number: usize, request: Request, place: InFlight) -> Answering {

@@ -137,7 +137,12 @@ impl Client {
             true => "/v1/events".to_owned(),
             false => format!("/v1/events?{}", query.join("&")),
         };
-        let request = self.request(Method::GET, &path, None, None)?;
+        self.stream(&path).await
+    }
+
+    /// A stream of events under any path.
+    pub async fn stream(&self, path_and_query: &str) -> Result<Events, ClientError> {
+        let request = self.request(Method::GET, path_and_query, None, None)?;
         let (response, driving) = self.send(request).await?;
         if !response.status().is_success() {
             let status = response.status();

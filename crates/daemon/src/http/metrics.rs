@@ -83,6 +83,10 @@ impl Metrics {
         let mut text = String::new();
         // Writing to memory does not fail.
         let _ = encode(&mut text, &registry);
+        // One document has one end.
+        if let Some(own) = text.strip_suffix("# EOF\n") {
+            text = format!("{own}{}", api.parts_metrics());
+        }
         text
     }
 
