@@ -134,6 +134,21 @@ codes! {
     EffectNotFound                 "effect_not_found"                      404 Never;
     GrantNotFound                  "grant_not_found"                       404 Never;
     AuthorityMissing               "authority_missing"                     403 Never;
+    // The job engine's (docs/jobs.md).
+    InvalidPlan                    "invalid_plan"                          400 Never;
+    GearNotFound                   "gear_not_found"                        400 Never;
+    GearDisabled                   "gear_disabled"                         400 Never;
+    ResourceConflict               "resource_conflict"                     400 Never;
+    PlannerMissing                 "planner_missing"                       400 Never;
+    JobNotFound                    "job_not_found"                         404 Never;
+    JobNotWaiting                  "job_not_waiting"                       409 Never;
+    JobEnded                       "job_ended"                             409 Never;
+    JobNotFailed                   "job_not_failed"                        409 Never;
+    JobRepeating                   "job_repeating"                         409 Never;
+    PlanChanged                    "plan_changed"                          409 Never;
+    ApprovalRefused                "approval_refused"                      409 Never;
+    BreakerNotFound                "breaker_not_found"                     404 Never;
+    StepIdReused                   "step_id_reused_with_different_content" 409 Never;
     // Refusals to start: no HTTP answer carries them while the cause lasts.
     FeatureParamBelowFloor         "feature_param_below_floor"             503 Never;
     OutboxMaxAgeInvalid            "outbox_max_age_invalid"                503 Never;

@@ -1,0 +1,138 @@
+-- A job. The columns up to `created_at` never change; the others are its state, written as a whole by
+-- whoever holds its fence.
+CREATE TABLE job (
+    no              INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    id              BLOB    NOT NULL UNIQUE CHECK (length(id) = 16),
+    -- Whose name is in the ids of its executions: its own, or that of the job it repeats.
+    root_id         BLOB    NOT NULL CHECK (length(root_id) = 16),
+    retry_of        BLOB    CHECK (length(retry_of) = 16),
+    parent_id       BLOB    CHECK (length(parent_id) = 16),
+    depth           INTEGER NOT NULL,
+    source          TEXT    NOT NULL CHECK (source IN ('api', 'mesh', 'sub_job', 'retry')),
+    priority        INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 3),
+    conversation    TEXT,
+    request         TEXT,
+    carries_plan    INTEGER NOT NULL CHECK (carries_plan IN (0, 1)),
+    key             TEXT,
+    fingerprint     BLOB    NOT NULL CHECK (length(fingerprint) = 32),
+    dedup_hash      BLOB    CHECK (length(dedup_hash) = 32),
+    created_at      INTEGER NOT NULL,
+
+    plan            TEXT    CHECK (json_valid(plan)),
+    plan_no         INTEGER NOT NULL DEFAULT 0,
+    status          TEXT    NOT NULL CHECK (status IN ('pending', 'planning', 'validating',
+                                'awaiting_approval', 'executing', 'completed', 'failed',
+                                'cancelled')),
+    step_index      INTEGER NOT NULL DEFAULT 0,
+    revision_count  INTEGER NOT NULL DEFAULT 0,
+    replan_count    INTEGER NOT NULL DEFAULT 0,
+    fence           INTEGER NOT NULL DEFAULT 0,
+    worker          TEXT,
+    deaths          INTEGER NOT NULL DEFAULT 0,
+    -- Waits to be claimed for the first time: pending, and the head of its conversation.
+    ready           INTEGER NOT NULL CHECK (ready IN (0, 1)),
+    -- When it may be claimed again: the end of a lease, of a pause, of a hold.
+    due_at          INTEGER,
+    -- What it waits for when its breaker is open: `gear.action`.
+    held_by         TEXT,
+    budget_ms       INTEGER NOT NULL,
+    deadline_at     INTEGER,
+    question        TEXT    CHECK (json_valid(question)),
+    expires_at      INTEGER,
+    answer          TEXT    CHECK (json_valid(answer)),
+    error           TEXT    CHECK (json_valid(error)),
+    failure_class   TEXT    CHECK (failure_class IN ('transient', 'gear_bug', 'plan_rejected',
+                                'user_error', 'resource_limit')),
+    failed_action   TEXT,
+    -- Lines in its ledger.
+    entries         INTEGER NOT NULL,
+    started_at      INTEGER,
+    completed_at    INTEGER,
+
+    CONSTRAINT ready_only_pending CHECK (ready = 0 OR status = 'pending'),
+    CONSTRAINT asked_iff_waiting CHECK ((status = 'awaiting_approval') = (question IS NOT NULL)),
+    CONSTRAINT expires_iff_waiting CHECK ((status = 'awaiting_approval') = (expires_at IS NOT NULL)),
+    CONSTRAINT class_iff_failed CHECK ((status = 'failed') = (failure_class IS NOT NULL)),
+    CONSTRAINT ended_iff_terminal
+        CHECK ((status IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)),
+    CONSTRAINT ended_has_no_worker CHECK (completed_at IS NULL OR (worker IS NULL AND due_at IS NULL))
+) STRICT;
+
+-- READY: flat whatever waits.
+CREATE INDEX job_ready ON job (priority, no) WHERE ready = 1;
+-- DUE.
+CREATE INDEX job_due ON job (due_at) WHERE due_at IS NOT NULL;
+-- LIST of what is under way.
+CREATE INDEX job_live ON job (no) WHERE completed_at IS NULL;
+-- HEAD: the next one of a conversation.
+CREATE INDEX job_conversation ON job (conversation, no)
+ WHERE conversation IS NOT NULL AND completed_at IS NULL;
+-- LIST of a conversation.
+CREATE INDEX job_of_conversation ON job (conversation, no) WHERE conversation IS NOT NULL;
+-- BY_KEY.
+CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL;
+-- BY_HASH: at most one under way for equal requests.
+CREATE UNIQUE INDEX job_dedup ON job (dedup_hash) WHERE dedup_hash IS NOT NULL AND completed_at IS NULL;
+-- One at a time repeats a job: two would run the same executions.
+CREATE UNIQUE INDEX job_retry ON job (root_id) WHERE retry_of IS NOT NULL AND completed_at IS NULL;
+-- OLD: what repeats a job.
+CREATE INDEX job_root ON job (root_id) WHERE retry_of IS NOT NULL;
+-- FAILED: the dead letters of a class.
+CREATE INDEX job_failed ON job (failure_class, no) WHERE failure_class IS NOT NULL;
+-- PATTERNS: what failed lately.
+CREATE INDEX job_failed_lately ON job (completed_at) WHERE failure_class IS NOT NULL;
+-- EXPIRED.
+CREATE INDEX job_expires ON job (expires_at) WHERE expires_at IS NOT NULL;
+-- RELEASE: what waits for a breaker.
+CREATE INDEX job_held ON job (held_by) WHERE held_by IS NOT NULL;
+-- SWEEP.
+CREATE INDEX job_ended ON job (completed_at) WHERE completed_at IS NOT NULL;
+
+-- The execution log: one line per effect, under the id `root_id:step_id`.
+CREATE TABLE execution_log (
+    root_id          BLOB    NOT NULL,
+    step_id          TEXT    NOT NULL,
+    -- Who has begun it last.
+    job_no           INTEGER NOT NULL,
+    plan_no          INTEGER NOT NULL,
+    gear             TEXT    NOT NULL,
+    action           TEXT    NOT NULL,
+    step_fingerprint BLOB    NOT NULL CHECK (length(step_fingerprint) = 32),
+    status           TEXT    NOT NULL CHECK (status IN ('started', 'completed', 'failed')),
+    -- Attempts in this job and plan.
+    attempts         INTEGER NOT NULL,
+    -- Whether a failure is the gear's own word.
+    certain          INTEGER NOT NULL CHECK (certain IN (0, 1)),
+    result           TEXT    CHECK (json_valid(result)),
+    artifact_sha256  BLOB,
+    error            TEXT    CHECK (json_valid(error)),
+    started_at       INTEGER NOT NULL,
+    completed_at     INTEGER,
+    PRIMARY KEY (root_id, step_id),
+    CONSTRAINT result_iff_completed CHECK ((status = 'completed') = (result IS NOT NULL)),
+    CONSTRAINT error_iff_failed CHECK ((status = 'failed') = (error IS NOT NULL)),
+    CONSTRAINT ended_iff_not_started CHECK ((status = 'started') = (completed_at IS NULL))
+) STRICT, WITHOUT ROWID;
+
+-- What happened to a job, line by line: every attempt, every move, what gears said. Lines are only
+-- ever added, under the job's own numbering, so that a reader who comes back misses none.
+CREATE TABLE ledger (
+    job_no  INTEGER NOT NULL,
+    entry   INTEGER NOT NULL,
+    at      INTEGER NOT NULL,
+    event   TEXT    NOT NULL CHECK (event IN ('submitted', 'moved', 'step_started', 'step_ended',
+                        'log', 'progress')),
+    step_id TEXT,
+    detail  TEXT    NOT NULL CHECK (json_valid(detail)),
+    PRIMARY KEY (job_no, entry)
+) STRICT, WITHOUT ROWID;
+
+-- One breaker per action, for every engine.
+CREATE TABLE breaker (
+    action      TEXT    NOT NULL PRIMARY KEY,
+    state       TEXT    NOT NULL CHECK (state IN ('closed', 'open', 'half_open')),
+    run_window  TEXT    NOT NULL,
+    until       INTEGER NOT NULL,
+    open_for_ms INTEGER NOT NULL,
+    changed_at  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,163 @@
+//! The first move of a claim, and the verdict on a plan.
+
+use serde_json::{Map, Value, json};
+
+use super::{Facts, Move, Next, steps};
+use crate::dispatch::ExecutionStatus;
+use crate::gear::{Failure, FailureClass};
+use crate::life::{JobEvent, JobStatus, revision_allowed};
+use crate::limits::DEATHS_MAX;
+use crate::plan::{Plan, check};
+use crate::policy::Verdict;
+use crate::store::{Claim, Kept};
+
+/// A worker takes a job: the claim itself and, in the same transaction, everything that follows
+/// from it without asking anybody.
+pub fn begin(kept: &Kept, claim: &Claim, facts: &Facts<'_>) -> (Move, Next) {
+    let mut next = Move::of(kept, claim.now);
+    next.claim(&claim.worker, claim.lease_until);
+    let state = &next.advance().state;
+    if state.deaths >= DEATHS_MAX {
+        let message = format!("{} workers died while they had it", state.deaths);
+        let failure = Failure::new(FailureClass::GearBug, "workers_died", message);
+        close_started(&mut next, kept);
+        next.fail(JobEvent::WorkersDied, &failure, None);
+        return (next, Next::Over);
+    }
+    match kept.job.state.status {
+        JobStatus::Pending if kept.job.state.held_by.is_some() => {
+            next.happen(JobEvent::ClaimHeld, Map::new());
+            next.state().held_by = None;
+        }
+        JobStatus::Pending if kept.job.state.plan.is_some() => {
+            next.happen(JobEvent::ClaimPlan, Map::new());
+        }
+        JobStatus::Pending => next.happen(JobEvent::Claim, Map::new()),
+        JobStatus::Planning | JobStatus::Validating | JobStatus::Executing => {}
+        // Nobody claims these: they are in no index that a claim reads.
+        JobStatus::AwaitingApproval
+        | JobStatus::Completed
+        | JobStatus::Failed
+        | JobStatus::Cancelled => next.release(None),
+    }
+    let over = next.advance().state.deadline_at.is_some_and(|deadline| deadline <= claim.now);
+    match next.status() {
+        JobStatus::Planning | JobStatus::Validating | JobStatus::Executing if over => {
+            close_started(&mut next, kept);
+            late(&mut next);
+            (next, Next::Over)
+        }
+        JobStatus::Planning => (next, Next::Plan),
+        JobStatus::Validating if facts.more_validators => (next, Next::Validate),
+        JobStatus::Validating => judge(next, kept, facts, None),
+        JobStatus::Executing => steps::follow(next, kept, facts, Vec::new()),
+        JobStatus::Pending
+        | JobStatus::AwaitingApproval
+        | JobStatus::Completed
+        | JobStatus::Failed
+        | JobStatus::Cancelled => (next, Next::Over),
+    }
+}
+
+/// The job's time is over.
+pub(super) fn late(next: &mut Move) {
+    let message = "the job's time was over before its steps were done";
+    let failure = Failure::new(FailureClass::Transient, "deadline_passed", message);
+    next.fail(JobEvent::DeadlinePassed, &failure, None);
+}
+
+/// What was begun by somebody who is gone will not be gone on with.
+pub(crate) fn close_started(next: &mut Move, kept: &Kept) {
+    let open = |status| status == ExecutionStatus::Started;
+    for line in kept.executions.iter().filter(|line| open(line.status)) {
+        next.end(steps::crashed(&line.step_id));
+    }
+}
+
+/// The verdict on the plan: the policy's, made stricter by another validator's if there is one.
+pub fn judge(
+    mut next: Move,
+    kept: &Kept,
+    facts: &Facts<'_>,
+    other: Option<(Verdict, String)>,
+) -> (Move, Next) {
+    let plan = next.advance().state.plan.as_deref().map(|text| Plan::parse(text.as_bytes()));
+    let checked = match plan {
+        None => Err(("no_plan".to_owned(), "there is no plan".to_owned())),
+        Some(Err(refusal)) => Err((refusal.code.as_str().to_owned(), refusal.to_string())),
+        Some(Ok(plan)) => match check(&plan, facts.gears) {
+            Err(refusal) => Err((refusal.code.as_str().to_owned(), refusal.to_string())),
+            Ok(()) => reused(&plan, kept).map(|()| plan),
+        },
+    };
+    let plan = match checked {
+        Ok(plan) => plan,
+        Err((code, message)) => {
+            let failure = Failure::new(FailureClass::UserError, &code, message);
+            return revise_or_fail(next, kept, &failure);
+        }
+    };
+    let action_of = |step: &crate::plan::Step| {
+        facts.gears.find(&step.gear, &step.action).ok().map(|prepared| prepared.action.clone())
+    };
+    let (mut verdict, about) = facts.policy.judge_plan(&plan, action_of);
+    let mut reason = format!("the policy says {verdict} for {}", about.join(", "));
+    if let Some((other, why)) = other
+        && other > verdict
+    {
+        (verdict, reason) = (other, why);
+    }
+    match verdict {
+        Verdict::Approve => {
+            next.happen(JobEvent::Approved, Map::new());
+            steps::follow(next, kept, facts, Vec::new())
+        }
+        Verdict::Ask => {
+            let question = json!({
+                "kind": "plan", "steps": about, "plan_hash": plan.hash().to_string(),
+                "reason": reason,
+            });
+            next.ask(JobEvent::NeedsPerson, &question, facts.approval_timeout);
+            (next, Next::Over)
+        }
+        Verdict::Reject => {
+            let failure = Failure::new(FailureClass::PlanRejected, "plan_rejected", reason);
+            next.fail(JobEvent::Rejected, &failure, None);
+            (next, Next::Over)
+        }
+    }
+}
+
+/// A plan that cannot be run goes back to who made it, if it was made here.
+fn revise_or_fail(mut next: Move, kept: &Kept, failure: &Failure) -> (Move, Next) {
+    if revision_allowed(kept.job.carries_plan, next.advance().state.revision_count) {
+        let mut more = Map::new();
+        more.insert("reason".to_owned(), failure.message.clone().into());
+        next.happen(JobEvent::NeedsRevision, more);
+        next.state().revision_count += 1;
+        return (next, Next::Plan);
+    }
+    next.fail(JobEvent::Rejected, failure, None);
+    (next, Next::Over)
+}
+
+/// A name that was used for other work would be given that work's result.
+fn reused(plan: &Plan, kept: &Kept) -> Result<(), (String, String)> {
+    let other = |step: &&crate::plan::Step| {
+        let line = kept.executions.iter().find(|line| line.step_id == step.id);
+        line.is_some_and(|line| line.fingerprint != step.fingerprint())
+    };
+    match plan.steps.iter().find(other) {
+        None => Ok(()),
+        Some(step) => {
+            let message = format!("the step {:?} was run before with other content", step.id);
+            Err(("step_id_reused_with_different_content".to_owned(), message))
+        }
+    }
+}
+
+/// What a person sees of a question.
+pub(crate) fn question_of(kept: &Kept) -> Value {
+    let text = kept.job.state.question.as_deref();
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
+}

@@ -1,0 +1,355 @@
+//! What follows: walks the plan from its first step by what the execution log says, group by group,
+//! until something is to be done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::clock::UnixMs;
+use serde_json::{Map, Value, json};
+
+use super::begin::late;
+use super::moves::failure_of;
+use super::{Facts, Move, Next, ToRun, action_name};
+use crate::dispatch::{Attempts, Content, Dispatch, ExecutionStatus, Logged, dispatch};
+use crate::gear::{Failure, FailureClass};
+use crate::life::{JobEvent, replan_allowed};
+use crate::limits::{ATTEMPTS_MAX, RETRY_BASE, RETRY_CAP};
+use crate::plan::{Outcome, Outcomes, Plan, Step, StepInput, input};
+use crate::store::{Ended, Execution, Kept, Started};
+
+/// The line of an attempt whose worker is gone.
+pub(super) fn crashed(step_id: &str) -> Ended {
+    let error = json!({
+        "class": "gear_bug", "code": "crashed",
+        "message": "the worker was gone before the step had ended",
+    });
+    Ended {
+        step_id: step_id.to_owned(),
+        status: ExecutionStatus::Failed,
+        certain: false,
+        result: None,
+        artifact: None,
+        error: Some(error.to_string()),
+        attempts_forgiven: false,
+    }
+}
+
+/// Writes down what has ended, and finds what is next.
+pub fn follow(mut next: Move, kept: &Kept, facts: &Facts<'_>, ended: Vec<Ended>) -> (Move, Next) {
+    let mut view = kept.clone();
+    // The plan may be a new one, under which everything may be tried as often as at first.
+    view.job.state.plan.clone_from(&next.advance().state.plan);
+    view.job.state.plan_no = next.advance().state.plan_no;
+    for ended in ended {
+        end(&mut next, &mut view, ended);
+    }
+    let text = view.job.state.plan.as_deref().unwrap_or_default();
+    let plan = match Plan::parse(text.as_bytes()) {
+        Ok(plan) => plan,
+        Err(refusal) => {
+            let message = refusal.to_string();
+            let failure = Failure::new(FailureClass::UserError, "invalid_plan", message);
+            return give_up(next, kept, &failure, None);
+        }
+    };
+    if next.advance().state.deadline_at.is_some_and(|deadline| deadline <= next.advance().now) {
+        late(&mut next);
+        return (next, Next::Over);
+    }
+    let mut outcomes = Outcomes::new();
+    let mut place = 0;
+    while place < plan.steps.len() {
+        let group = plan.group_at(place);
+        next.state().step_index = u32::try_from(place).unwrap_or(u32::MAX);
+        let mut found = Group::default();
+        for step in &plan.steps[group.clone()] {
+            found.look(step, &mut next, &mut view, &outcomes, facts);
+        }
+        if let Some(stop) = found.stop(next.advance().now) {
+            return stop.carry_out(next, kept, facts);
+        }
+        outcomes.extend(found.outcomes);
+        place = group.end;
+    }
+    next.state().step_index = u32::try_from(place).unwrap_or(u32::MAX);
+    next.happen(JobEvent::Finished, Map::new());
+    (next, Next::Over)
+}
+
+/// Closes an execution in the move and in our own view.
+fn end(next: &mut Move, view: &mut Kept, ended: Ended) {
+    if let Some(line) = view.executions.iter_mut().find(|line| line.step_id == ended.step_id) {
+        line.status = ended.status;
+        line.certain = ended.certain;
+        line.result.clone_from(&ended.result);
+        line.error.clone_from(&ended.error);
+        line.completed_at = Some(next.advance().now);
+    }
+    next.end(ended);
+}
+
+/// What a group of steps comes to.
+#[derive(Default)]
+struct Group {
+    outcomes: Outcomes,
+    run: Vec<(ToRun, UnixMs)>,
+    resolve: Option<ToRun>,
+    ask: Option<String>,
+    fail: Option<(Failure, String)>,
+}
+
+/// Why the walk ends here.
+enum Halt {
+    Fail(Failure, String),
+    Ask(String),
+    Resolve(ToRun),
+    Run(Vec<ToRun>),
+    Wait(UnixMs),
+}
+
+impl Group {
+    fn look(
+        &mut self,
+        step: &Step,
+        next: &mut Move,
+        view: &mut Kept,
+        outcomes: &Outcomes,
+        facts: &Facts<'_>,
+    ) {
+        let action = action_name(&step.gear, &step.action);
+        let params = match input(step, outcomes) {
+            StepInput::Run(params) => params,
+            StepInput::Skip => {
+                self.outcomes.insert(step.id.clone(), Outcome::Skipped);
+                return;
+            }
+            StepInput::Dangling(reference) => {
+                let message = format!("{reference} stands for nothing");
+                let code = "reference_unresolved";
+                let failure = Failure::new(FailureClass::UserError, code, message);
+                return self.failed(step, failure, action);
+            }
+        };
+        let line = view.executions.iter().find(|line| line.step_id == step.id).cloned();
+        // What was done is done, whatever became of its gear since.
+        if let Some(line) = line.as_ref().filter(|line| line.status == ExecutionStatus::Completed)
+            && line.fingerprint == step.fingerprint()
+        {
+            let result = line.result.as_deref().map(serde_json::from_str);
+            let result = result.and_then(Result::ok).unwrap_or(Value::Null);
+            self.outcomes.insert(step.id.clone(), Outcome::Done(Arc::new(result)));
+            return;
+        }
+        let Ok(prepared) = facts.gears.find(&step.gear, &step.action) else {
+            let message = format!("{action} is not there any more");
+            let failure = Failure::new(FailureClass::UserError, "gear_not_found", message);
+            return self.failed(step, failure, action);
+        };
+        if let Err(detail) = prepared.check_params(&params) {
+            let failure = Failure::new(FailureClass::UserError, "invalid_params", detail);
+            return self.failed(step, failure, action);
+        }
+        let used = line.as_ref().map_or(0, |line| attempts_used(line, view));
+        let to_run = ToRun {
+            step_id: step.id.clone(),
+            name: step.action.clone(),
+            params,
+            fingerprint: step.fingerprint(),
+            attempt: used + 1,
+            timeout: step.timeout.unwrap_or(prepared.action.timeout),
+            fail_fast: !step.continue_on_failure,
+            action,
+            prepared,
+        };
+        self.decide(step, next, view, to_run, facts.random);
+    }
+
+    fn decide(
+        &mut self,
+        step: &Step,
+        next: &mut Move,
+        view: &mut Kept,
+        to_run: ToRun,
+        random: u64,
+    ) {
+        // At most twice: once to close what was left open, once to see what follows from that.
+        for _ in 0..2 {
+            let line = view.executions.iter().find(|line| line.step_id == step.id);
+            let (logged, content, attempts) = facts_of(line, step, view);
+            let recovery = to_run.prepared.recovery(&to_run.params);
+            let failure = || line.and_then(|line| line.error.as_deref()).map(failure_of);
+            match dispatch(logged, content, attempts, recovery) {
+                Dispatch::Start => {
+                    let failed = line.and_then(|line| line.completed_at.zip(failure()));
+                    let earliest = failed.map_or(UnixMs(0), |(at, failure)| {
+                        at.saturating_add(wait(to_run.attempt - 1, &failure, random))
+                    });
+                    self.run.push((to_run, earliest));
+                    return;
+                }
+                Dispatch::Recorded => return,
+                Dispatch::Close => end(next, view, crashed(&step.id)),
+                Dispatch::Resolve => {
+                    self.resolve = Some(to_run);
+                    return;
+                }
+                Dispatch::Ask => {
+                    self.ask = Some(step.id.clone());
+                    return;
+                }
+                Dispatch::GiveUp => {
+                    let unknown =
+                        || Failure::new(FailureClass::GearBug, "unknown", "nobody knows why");
+                    let failure = failure().unwrap_or_else(unknown);
+                    return self.failed(step, failure, to_run.action);
+                }
+                Dispatch::Refuse => {
+                    let code = "step_id_reused_with_different_content";
+                    let message = format!("the step {:?} was run with other content", step.id);
+                    let failure = Failure::new(FailureClass::UserError, code, message);
+                    self.fail = Some((failure, to_run.action));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A step that failed for good ends its group, unless the plan goes on without it.
+    fn failed(&mut self, step: &Step, failure: Failure, action: String) {
+        if step.continue_on_failure {
+            self.outcomes.insert(step.id.clone(), Outcome::Failed);
+        } else if self.fail.is_none() {
+            self.fail = Some((failure, action));
+        }
+    }
+
+    /// The most pressing thing first: a failure ends it, a question is asked before anything else
+    /// is begun, and what may begin now does.
+    fn stop(&mut self, now: UnixMs) -> Option<Halt> {
+        if let Some((failure, action)) = self.fail.take() {
+            return Some(Halt::Fail(failure, action));
+        }
+        if let Some(to_run) = self.resolve.take() {
+            return Some(Halt::Resolve(to_run));
+        }
+        if let Some(step) = self.ask.take() {
+            return Some(Halt::Ask(step));
+        }
+        let run = std::mem::take(&mut self.run);
+        let earliest = run.iter().map(|(_, at)| *at).min()?;
+        if earliest > now {
+            return Some(Halt::Wait(earliest));
+        }
+        let ready = run.into_iter().filter(|(_, at)| *at <= now).map(|(to_run, _)| to_run);
+        Some(Halt::Run(ready.collect()))
+    }
+}
+
+impl Halt {
+    fn carry_out(self, mut next: Move, kept: &Kept, facts: &Facts<'_>) -> (Move, Next) {
+        match self {
+            Self::Fail(failure, action) => give_up(next, kept, &failure, Some(&action)),
+            Self::Resolve(to_run) => (next, Next::Resolve(to_run)),
+            Self::Ask(step) => {
+                ask_about(&mut next, &step, facts.approval_timeout);
+                (next, Next::Over)
+            }
+            Self::Wait(until) => {
+                // Whatever the other side wants: the job ends when its time is over.
+                let until = next.advance().state.deadline_at.map_or(until, |at| at.min(until));
+                next.release(Some(until));
+                (next, Next::Wait(until))
+            }
+            Self::Run(run) if run.iter().all(|to_run| (facts.closed)(&to_run.action)) => {
+                start(&mut next, &run);
+                (next, Next::Run(run))
+            }
+            Self::Run(run) => (next, Next::Admit(run)),
+        }
+    }
+}
+
+/// Only a person can tell whether it happened.
+pub(crate) fn ask_about(next: &mut Move, step: &str, patience: Duration) {
+    let question = json!({
+        "kind": "uncertain_step", "step": step, "reason": "this step may have happened",
+        "answers": ["happened", "run", "cancel"],
+    });
+    next.ask(JobEvent::Unsure, &question, patience);
+}
+
+/// Writes down that these begin.
+pub(crate) fn start(next: &mut Move, run: &[ToRun]) {
+    for to_run in run {
+        let (gear, _) = to_run.action.split_once('.').unwrap_or((&to_run.action, ""));
+        next.start(Started {
+            step_id: to_run.step_id.clone(),
+            gear: gear.to_owned(),
+            action: to_run.name.clone(),
+            fingerprint: to_run.fingerprint,
+            attempts: to_run.attempt,
+        });
+    }
+}
+
+/// A step failed for good: another plan, if one may be made, or the end.
+fn give_up(mut next: Move, kept: &Kept, failure: &Failure, action: Option<&str>) -> (Move, Next) {
+    if replan_allowed(kept.job.carries_plan, next.advance().state.replan_count) {
+        let mut more = Map::new();
+        more.insert("error".to_owned(), super::moves::error_of(failure));
+        next.happen(JobEvent::Replan, more);
+        let state = next.state();
+        state.replan_count += 1;
+        state.revision_count = 0;
+        return (next, Next::Plan);
+    }
+    next.fail(JobEvent::StepFailed, failure, action);
+    (next, Next::Over)
+}
+
+/// Whether a step that ended so will not be tried again in this plan.
+pub fn for_good(to_run: &ToRun, ended: &Ended) -> bool {
+    let transient = |error: &str| failure_of(error).class == FailureClass::Transient;
+    let passing = ended.error.as_deref().is_some_and(transient);
+    let failed = ended.status == ExecutionStatus::Failed;
+    failed && ended.certain && !(passing && to_run.attempt < ATTEMPTS_MAX)
+}
+
+fn attempts_used(line: &Execution, view: &Kept) -> u32 {
+    let same = line.job_no == view.job.no && line.plan_no == view.job.state.plan_no;
+    if same { line.attempts } else { 0 }
+}
+
+fn facts_of(line: Option<&Execution>, step: &Step, view: &Kept) -> (Logged, Content, Attempts) {
+    let Some(line) = line else { return (Logged::Nothing, Content::Same, Attempts::Left) };
+    let content =
+        if line.fingerprint == step.fingerprint() { Content::Same } else { Content::Other };
+    let logged = match (line.status, line.certain) {
+        (ExecutionStatus::Started, _) => Logged::Crashed,
+        (ExecutionStatus::Completed, _) => Logged::Completed,
+        (ExecutionStatus::Failed, true) => Logged::Failed,
+        (ExecutionStatus::Failed, false) => Logged::Uncertain,
+    };
+    let used = attempts_used(line, view);
+    // A gear that says no will say no again, unless the reason may pass (traps.md 34).
+    let passing = line.error.as_deref().map(failure_of).is_none_or(|failure| {
+        failure.class == FailureClass::Transient || logged == Logged::Uncertain
+    });
+    let left = used == 0 || (used < ATTEMPTS_MAX && passing);
+    (logged, content, if left { Attempts::Left } else { Attempts::Spent })
+}
+
+/// min(1 s · 2ⁿ + jitter, 30 s) after the n-th failed attempt; the other side's word goes first.
+fn wait(failed: u32, failure: &Failure, random: u64) -> Duration {
+    if let Some(after) = failure.retry_after {
+        return after;
+    }
+    // What may pass is given time to; a crash of ours is not the other side's trouble.
+    if failed == 0 || failure.class != FailureClass::Transient {
+        return Duration::ZERO;
+    }
+    let doubled = RETRY_BASE.saturating_mul(1 << (failed - 1).min(16));
+    let jitter_ms = (u128::from(random) * RETRY_BASE.as_millis()) >> u64::BITS;
+    let jitter = Duration::from_millis(u64::try_from(jitter_ms).unwrap_or(0));
+    (doubled + jitter).min(RETRY_CAP)
+}

@@ -1,0 +1,35 @@
+//! The table, over every combination.
+
+use super::*;
+
+#[test]
+fn every_combination_is_decided_as_the_design_says() {
+    use Logged::{Completed, Crashed, Failed, Nothing, Uncertain};
+    for logged in [Nothing, Completed, Crashed, Failed, Uncertain] {
+        for content in [Content::Same, Content::Other] {
+            for attempts in [Attempts::Left, Attempts::Spent] {
+                for recovery in Recovery::ALL {
+                    let done = dispatch(logged, content, attempts, *recovery);
+                    let told = format!("{logged:?} {content:?} {attempts:?} {recovery}");
+                    // What was done is never run, whatever it says of its recovery.
+                    if logged == Completed {
+                        assert!(matches!(done, Dispatch::Recorded | Dispatch::Refuse), "{told}");
+                    }
+                    // A name is for one work.
+                    let refused = logged != Nothing && content == Content::Other;
+                    assert_eq!(done == Dispatch::Refuse, refused, "{told}");
+                    // What may have happened is run only by those who said that it may be.
+                    if done == Dispatch::Start && logged == Uncertain {
+                        assert_eq!(*recovery, Recovery::Idempotent, "{told}");
+                    }
+                    // A dead worker's attempt is closed before anything else.
+                    let crashed = logged == Crashed && content == Content::Same;
+                    assert_eq!(done == Dispatch::Close, crashed, "{told}");
+                    if done == Dispatch::Start && attempts == Attempts::Spent {
+                        assert_eq!(logged, Nothing, "{told}");
+                    }
+                }
+            }
+        }
+    }
+}

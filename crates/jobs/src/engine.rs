@@ -1,0 +1,302 @@
+//! A running engine: claims what the store has, runs it, and never keeps a queue of its own
+//! (jobs.md §2).
+//!
+//! Reading order: what it is made of (here), who takes jobs in and answers questions (`door`), who
+//! claims (`claimer`), how a job runs (`runner`, one step of it: `flight`), what a gear talks to
+//! (`desk`), breakers, upkeep.
+
+mod breakers;
+mod claimer;
+mod desk;
+mod door;
+mod flight;
+mod metrics;
+mod runner;
+mod upkeep;
+mod watchdog;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use semel_core::clock::{Clock, UnixMs};
+use semel_core::id::JobId;
+use semel_core::mint::IdMint;
+use semel_registrar::registrar::Registrar;
+use semel_store::StoreError;
+use tokio::sync::{Notify, Semaphore, broadcast, watch};
+use tokio::task::JoinSet;
+
+pub use door::{Answer, Asked, Refused, Taken};
+pub use metrics::{Live, Metrics};
+
+use crate::course::Facts;
+use crate::gear::registry::Registry;
+use crate::life::JobStatus;
+use crate::limits;
+use crate::planner::{Planner, Validator};
+use crate::policy::Policy;
+use crate::store::postgres::Signal;
+use crate::store::{JobNo, Store};
+
+use breakers::Breakers;
+
+/// How an engine runs.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Its name among the engines of a store: new with every start.
+    pub worker: String,
+    /// Jobs under way at once.
+    pub workers: usize,
+    /// How long a claim lasts without news.
+    pub lease: Duration,
+    /// The safety net below the signals.
+    pub poll: Duration,
+    /// How long a person may take.
+    pub approval_timeout: Duration,
+    /// How long an ended job is kept.
+    pub retention: Duration,
+    /// How long a stop waits.
+    pub shutdown: Duration,
+    /// Where the workspaces of jobs are.
+    pub workspaces: PathBuf,
+    /// What may be done.
+    pub policy: Policy,
+}
+
+impl EngineOptions {
+    /// The usual limits.
+    pub fn new(worker: impl Into<String>, workspaces: impl Into<PathBuf>) -> Self {
+        Self {
+            worker: worker.into(),
+            workers: limits::WORKERS,
+            lease: limits::LEASE,
+            poll: limits::POLL,
+            approval_timeout: limits::APPROVAL_TIMEOUT,
+            retention: limits::RETENTION,
+            shutdown: limits::SHUTDOWN_MAX,
+            workspaces: workspaces.into(),
+            policy: Policy::default(),
+        }
+    }
+}
+
+/// What an engine works with.
+pub struct Parts {
+    /// Where jobs are kept.
+    pub store: Store,
+    /// What runs steps.
+    pub gears: Arc<Registry>,
+    /// Where approvals are used, in the same database.
+    pub registrar: Arc<Registrar>,
+    /// Who makes plans, if anybody does.
+    pub planner: Option<Arc<dyn Planner>>,
+    /// Who judges them beside the policy.
+    pub validator: Option<Arc<dyn Validator>>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Names.
+    pub mint: Arc<IdMint>,
+    /// Numbers that nobody can guess.
+    pub random: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
+/// A running engine. Cheap to share; it runs until [`Engine::stop`].
+pub struct Engine {
+    inner: Arc<Inner>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// The store has something new of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct News {
+    /// Which job.
+    pub id: JobId,
+    /// Where it stands.
+    pub status: JobStatus,
+}
+
+/// Why a job's worker must leave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leave {
+    /// Not yet.
+    Stay,
+    /// Somebody else holds its fence: it was cancelled, or claimed by another.
+    Lost,
+    /// The engine stops.
+    Shutdown,
+}
+
+struct Running {
+    no: JobNo,
+    fence: i64,
+    leave: watch::Sender<Leave>,
+}
+
+struct Inner {
+    parts: Parts,
+    options: EngineOptions,
+    slots: Arc<Semaphore>,
+    wake: Notify,
+    running: Mutex<HashMap<JobId, Running>>,
+    /// Jobs of which the store knows something new.
+    news: broadcast::Sender<News>,
+    breakers: Breakers,
+    metrics: Metrics,
+    stopping: watch::Sender<bool>,
+    /// Every job under way holds a receiver.
+    under_way: watch::Sender<()>,
+}
+
+/// News that a reader may fall behind before it must look for itself.
+const NEWS_MAX: usize = 4096;
+
+impl Engine {
+    /// An engine that takes jobs in and does not work yet.
+    pub async fn open(parts: Parts, options: EngineOptions) -> Result<Self, StoreError> {
+        let inner = Arc::new(Inner {
+            slots: Arc::new(Semaphore::new(options.workers)),
+            wake: Notify::new(),
+            running: Mutex::default(),
+            news: broadcast::channel(NEWS_MAX).0,
+            breakers: Breakers::default(),
+            metrics: Metrics::default(),
+            stopping: watch::channel(false).0,
+            under_way: watch::channel(()).0,
+            parts,
+            options,
+        });
+        inner.breakers.refresh(&inner.parts.store).await?;
+        Ok(Self { inner, tasks: Mutex::default() })
+    }
+
+    /// Starts to work, once everything that gears call is ready (traps.md 35). What was left by
+    /// engines that died is found by its leases; nothing is reset.
+    pub fn work(&self) {
+        let mut tasks = self.lock_tasks();
+        if tasks.is_empty() {
+            tasks.spawn(claimer::run(Arc::clone(&self.inner)));
+            tasks.spawn(claimer::renew(Arc::clone(&self.inner)));
+            tasks.spawn(upkeep::run(Arc::clone(&self.inner)));
+            tasks.spawn(watchdog::run(Arc::clone(&self.inner)));
+        }
+    }
+
+    /// Takes no more jobs, gives those under way some time, and leaves the rest to be recovered.
+    pub async fn stop(&self) {
+        self.inner.stopping.send_replace(true);
+        self.inner.slots.close();
+        let drained = self.inner.under_way.closed();
+        if tokio::time::timeout(self.inner.options.shutdown, drained).await.is_err() {
+            for running in self.inner.running().values() {
+                running.leave.send_replace(Leave::Shutdown);
+            }
+            // Each ends its gear within the grace and lets its claim go.
+            let patience = limits::GRACE + Duration::from_secs(2);
+            let _ = tokio::time::timeout(patience, self.inner.under_way.closed()).await;
+        }
+        let mut tasks = std::mem::take(&mut *self.lock_tasks());
+        tasks.shutdown().await;
+    }
+
+    /// Something new may be there to claim.
+    pub fn wake(&self) {
+        self.inner.wake.notify_one();
+    }
+
+    /// Another engine says that a job has ended: whoever works on it here leaves it.
+    pub fn stop_job(&self, id: JobId) {
+        self.inner.leave(id, Leave::Lost);
+    }
+
+    /// Jobs of which there is news, from now on.
+    pub fn news(&self) -> broadcast::Receiver<News> {
+        self.inner.news.subscribe()
+    }
+
+    /// The time.
+    pub fn now(&self) -> UnixMs {
+        self.inner.now()
+    }
+
+    /// Closes a breaker by hand, and lets go on what waits for it; whether there was one.
+    pub async fn breaker_close(&self, action: &str) -> Result<bool, StoreError> {
+        let there = self.store().breaker_close(action, self.now()).await?;
+        self.inner.breakers.refresh(self.store()).await?;
+        self.wake();
+        Ok(there)
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.inner.parts.store
+    }
+
+    /// The gears.
+    pub fn gears(&self) -> &Arc<Registry> {
+        &self.inner.parts.gears
+    }
+
+    /// What an operator's tools see of it.
+    pub fn register_metrics(&self, registry: &mut prometheus_client::registry::Registry) {
+        let live = Live { busy: self.workers().0, breakers: self.inner.breakers.states() };
+        self.inner.metrics.register(registry, &live);
+    }
+
+    /// Jobs under way here, and how many may be.
+    pub fn workers(&self) -> (usize, usize) {
+        (self.inner.running().len(), self.inner.options.workers)
+    }
+
+    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn now(&self) -> UnixMs {
+        self.parts.clock.wall()
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<JobId, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leave(&self, id: JobId, why: Leave) {
+        if let Some(running) = self.running().get(&id) {
+            running.leave.send_replace(why);
+        }
+    }
+
+    /// Tells the other engines of the store. Should it not reach them, they notice when they renew
+    /// their claims.
+    fn stop_elsewhere(self: &Arc<Self>, id: JobId) {
+        if let Store::Postgres(store) = &self.parts.store {
+            let store = store.clone();
+            tokio::spawn(async move {
+                if let Err(error) = store.notify(Signal::Stop(id)).await {
+                    tracing::warn!(%id, error = error.chain(), "other engines were not told");
+                }
+            });
+        }
+    }
+
+    /// The store has something new of this job.
+    fn tell(&self, id: JobId, status: JobStatus) {
+        // Nobody needs to listen.
+        let _ = self.news.send(News { id, status });
+    }
+
+    fn with_facts<T>(&self, use_them: impl FnOnce(&Facts<'_>) -> T) -> T {
+        let closed = |action: &str| self.breakers.is_closed(action);
+        use_them(&Facts {
+            gears: &self.parts.gears,
+            policy: &self.options.policy,
+            more_validators: self.parts.validator.is_some(),
+            closed: &closed,
+            approval_timeout: self.options.approval_timeout,
+            random: (self.parts.random)(),
+        })
+    }
+}

@@ -1,0 +1,470 @@
+//! Ways in (jobs.md §10): taking jobs in, and what people say of them. Every word of a person
+//! raises the job's fence, so that whoever works on it can write no more.
+
+use std::sync::Arc;
+
+use semel_core::code::Code;
+use semel_core::hex::Hex;
+use semel_core::id::JobId;
+use semel_core::refusal::Refusal;
+use semel_registrar::envelope::{Envelope, PROTOCOL_VERSION, validate};
+use semel_registrar::store::{Attempt as GrantUse, JOBS_DOMAIN};
+use semel_store::StoreError;
+use serde_json::{Map, Value, json};
+
+use super::{Engine, Inner, Leave};
+use crate::course::{Move, close_started, question_of};
+use crate::dispatch::ExecutionStatus;
+use crate::life::{JobEvent, JobStatus};
+use crate::limits::{
+    DEDUP_BUCKET_MS, JOB_TIMEOUT, JOB_TIMEOUT_MAX, NAME_BYTES_MAX, REQUEST_BYTES_MAX,
+};
+use crate::plan::{Plan, canonical, check, digest};
+use crate::store::{Advance, Answering, Ended, Kept, NewJob, Priority, Source, Submitted, Wrote};
+
+/// How long a grant for an approval that was just given may take to be used.
+const GRANT_SECONDS: u64 = 60;
+
+/// What somebody wants to be done.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// In words.
+    pub request: Option<String>,
+    /// Or as a plan.
+    pub plan: Option<Value>,
+    /// Jobs of one conversation run one after the other.
+    pub conversation: Option<String>,
+    /// How urgent it is.
+    pub priority: Option<Priority>,
+    /// How long it may take.
+    pub timeout_ms: Option<u64>,
+    /// The caller's name for it.
+    pub key: Option<String>,
+    /// Who asks, for telling equal requests of different people apart.
+    pub user: String,
+    /// How it came in.
+    pub source: Option<Source>,
+}
+
+/// A job that was taken in, or was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Its name.
+    pub id: JobId,
+    /// Where it stands.
+    pub status: JobStatus,
+    /// It was there already.
+    pub deduplicated: bool,
+}
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It cannot be asked so, or not now.
+    #[error(transparent)]
+    Refusal(#[from] Refusal),
+    /// The store could not say.
+    #[error("the store could not be asked")]
+    Store(#[from] StoreError),
+}
+
+/// A person's answer to "this step may have happened".
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// Do what the plan says.
+    Approve,
+    /// It happened, and this is what it gave.
+    Happened(Value),
+    /// It has not: run it.
+    Run,
+}
+
+impl Engine {
+    /// Takes a job in.
+    pub async fn submit(&self, asked: Asked) -> Result<Taken, Refused> {
+        take(&self.inner, asked, None).await
+    }
+
+    /// Approves the plan with this hash, or answers the question about a step.
+    pub async fn approve(
+        &self,
+        id: JobId,
+        plan_hash: Hex<32>,
+        answer: Answer,
+        by: &str,
+    ) -> Result<JobStatus, Refused> {
+        let inner = &self.inner;
+        let kept = inner.parts.store.job(id).await?.ok_or_else(|| not_found(id))?;
+        allowed(&kept, plan_hash)?;
+        let grant = grant(inner, &kept, plan_hash, by).await?;
+        let now = inner.now();
+        let decide: Answering = Arc::new(move |kept| {
+            allowed(kept, plan_hash)?;
+            approved(kept, &answer, now)
+        });
+        let status = said(inner, id, Some(Box::new(grant)), decide).await?;
+        inner.wake.notify_one();
+        Ok(status)
+    }
+
+    /// Rejects what it waits for.
+    pub async fn reject(&self, id: JobId, reason: &str) -> Result<JobStatus, Refused> {
+        let (now, reason) = (self.inner.now(), reason.to_owned());
+        let decide: Answering = Arc::new(move |kept| {
+            waiting(kept)?;
+            Ok(ended_by(kept, JobEvent::PersonRejected, &reason, now))
+        });
+        said(&self.inner, id, None, decide).await
+    }
+
+    /// Cancels a job, and stops what runs for it.
+    pub async fn cancel(&self, id: JobId, reason: &str) -> Result<JobStatus, Refused> {
+        let (now, reason) = (self.inner.now(), reason.to_owned());
+        let decide: Answering = Arc::new(move |kept| {
+            let status = kept.job.state.status;
+            if status.is_terminal() {
+                let detail = format!("the job is {status}");
+                return Err(Refusal::new(Code::JobEnded, detail));
+            }
+            Ok(ended_by(kept, JobEvent::Cancel, &reason, now))
+        });
+        said(&self.inner, id, None, decide).await
+    }
+
+    /// Repeats a failed job: what was done is not done again, because its effects keep their names.
+    pub async fn retry(&self, id: JobId) -> Result<Taken, Refused> {
+        let inner = &self.inner;
+        let kept = inner.parts.store.job(id).await?.ok_or_else(|| not_found(id))?;
+        let job = kept.job;
+        let new = NewJob {
+            id: inner.parts.mint.uuid(),
+            root_id: job.root_id,
+            retry_of: Some(id),
+            parent_id: job.parent_id,
+            depth: job.depth,
+            source: Source::Retry,
+            priority: job.priority,
+            conversation: job.conversation,
+            request: job.request,
+            plan: job.state.plan.filter(|_| job.carries_plan),
+            budget_ms: budget(None),
+            key: None,
+            fingerprint: Hex([0; 32]),
+            dedup: None,
+            now: inner.now(),
+        };
+        submitted(inner, new).await
+    }
+
+    /// Nobody has answered in time.
+    pub(super) async fn expire(inner: &Arc<Inner>, id: JobId) -> Result<(), StoreError> {
+        let now = inner.now();
+        let decide: Answering = Arc::new(move |kept| {
+            waiting(kept)?;
+            if kept.job.state.expires_at.is_none_or(|at| at > now) {
+                return Err(Refusal::new(Code::JobNotWaiting, "its time is not over"));
+            }
+            Ok(ended_by(kept, JobEvent::ApprovalExpired, "nobody has answered in time", now))
+        });
+        match said(inner, id, None, decide).await {
+            Ok(_) | Err(Refused::Refusal(_)) => Ok(()),
+            Err(Refused::Store(error)) => Err(error),
+        }
+    }
+
+    /// A gear wants a job done; an attempt that is run again finds the job that it made.
+    pub(super) async fn take_sub_job(
+        inner: &Arc<Inner>,
+        parent: JobId,
+        depth: u32,
+        key: String,
+        asked: Value,
+    ) -> Result<JobId, String> {
+        let text = |name: &str| asked.get(name).and_then(Value::as_str).map(str::to_owned);
+        let asked = Asked {
+            request: text("request"),
+            plan: asked.get("plan").cloned(),
+            key: Some(key),
+            source: Some(Source::SubJob),
+            ..Asked::default()
+        };
+        let taken = take(inner, asked, Some((parent, depth + 1))).await;
+        taken.map(|taken| taken.id).map_err(|error| match error {
+            Refused::Refusal(refusal) => refusal.to_string(),
+            Refused::Store(error) => error.to_string(),
+        })
+    }
+}
+
+async fn take(
+    inner: &Arc<Inner>,
+    asked: Asked,
+    parent: Option<(JobId, u32)>,
+) -> Result<Taken, Refused> {
+    let plan = checked(inner, &asked)?;
+    if let Some(conversation) = &asked.conversation
+        && (conversation.is_empty()
+            || conversation.len() > NAME_BYTES_MAX
+            || conversation.contains('\0'))
+    {
+        let detail = format!("a conversation's name has 1 to {NAME_BYTES_MAX} bytes");
+        return Err(Refusal::at(Code::InvalidField, "/conversation_id", detail).into());
+    }
+    let now = inner.now();
+    let priority = asked.priority.unwrap_or(Priority::Normal);
+    let fingerprint = digest(
+        canonical(&json!([
+            asked.request,
+            plan,
+            asked.conversation,
+            priority.as_str(),
+            asked.timeout_ms
+        ]))
+        .as_bytes(),
+    );
+    let dedup = match (&asked.request, &asked.key) {
+        (Some(request), None) => Some(buckets(&asked, request, now.0)),
+        (Some(_) | None, _) => None,
+    };
+    let id = inner.parts.mint.uuid();
+    let new = NewJob {
+        id,
+        root_id: id,
+        retry_of: None,
+        parent_id: parent.map(|(parent, _)| parent),
+        depth: parent.map_or(0, |(_, depth)| depth),
+        source: asked.source.unwrap_or(Source::Api),
+        priority,
+        conversation: asked.conversation,
+        request: asked.request,
+        plan: plan.map(Arc::from),
+        budget_ms: budget(asked.timeout_ms),
+        key: asked.key,
+        fingerprint,
+        dedup,
+        now,
+    };
+    submitted(inner, new).await
+}
+
+/// The plan in canonical form, if there is one; refuses what cannot become a job.
+fn checked(inner: &Inner, asked: &Asked) -> Result<Option<String>, Refusal> {
+    let wrong = |at: &str, detail: String| Refusal::at(Code::InvalidField, at, detail);
+    match (&asked.request, &asked.plan) {
+        (None, None) => {
+            let detail = "a job has a request or a plan";
+            Err(Refusal::at(Code::MissingField, "/plan", detail))
+        }
+        (Some(_), Some(_)) => {
+            let detail = "a job has a request or a plan, not both".to_owned();
+            Err(wrong("/request", detail))
+        }
+        (Some(request), None) => {
+            if request.trim().is_empty() || request.len() > REQUEST_BYTES_MAX {
+                let detail = format!("a request has 1 to {REQUEST_BYTES_MAX} bytes");
+                return Err(wrong("/request", detail));
+            }
+            if request.contains('\0') {
+                let detail = "a request has no byte 00";
+                return Err(Refusal::at(Code::NulInField, "/request", detail));
+            }
+            if inner.parts.planner.is_none() {
+                let detail = "nobody here makes plans of requests: submit a plan";
+                return Err(Refusal::at(Code::PlannerMissing, "/request", detail));
+            }
+            Ok(None)
+        }
+        (None, Some(document)) => {
+            let below = |mut refusal: Refusal| {
+                refusal.pointer.insert_str(0, "/plan");
+                refusal
+            };
+            let plan = Plan::read(document).map_err(below)?;
+            check(&plan, &inner.parts.gears).map_err(below)?;
+            Ok(Some(plan.to_canonical()))
+        }
+    }
+}
+
+async fn submitted(inner: &Arc<Inner>, new: NewJob) -> Result<Taken, Refused> {
+    let id = new.id;
+    match inner.parts.store.submit(new).await? {
+        Submitted::Made => {
+            inner.wake.notify_one();
+            inner.tell(id, JobStatus::Pending);
+            Ok(Taken { id, status: JobStatus::Pending, deduplicated: false })
+        }
+        Submitted::There(id, status) => Ok(Taken { id, status, deduplicated: true }),
+        Submitted::Reused(other) => {
+            let detail = format!("this key was used for another request, the job {other}");
+            Err(Refusal::new(Code::IdempotencyKeyReused, detail).into())
+        }
+        Submitted::Repeating => {
+            let detail = "the job is being repeated";
+            Err(Refusal::new(Code::JobRepeating, detail).into())
+        }
+        Submitted::NotFailed => {
+            let detail = "only a failed job can be repeated";
+            Err(Refusal::new(Code::JobNotFailed, detail).into())
+        }
+    }
+}
+
+fn budget(timeout_ms: Option<u64>) -> i64 {
+    let max = JOB_TIMEOUT_MAX.as_millis();
+    let ms = timeout_ms.map_or(JOB_TIMEOUT.as_millis(), u128::from).min(max);
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}
+
+/// Equal requests within a few seconds are one: the bucket of now and both its neighbours.
+fn buckets(asked: &Asked, request: &str, now_ms: i64) -> [Hex<32>; 3] {
+    let words: Vec<&str> = request.split_whitespace().collect();
+    let bucket = now_ms.div_euclid(DEDUP_BUCKET_MS);
+    [bucket - 1, bucket, bucket + 1].map(|bucket| {
+        let content = json!([asked.user, asked.conversation, words.join(" "), bucket]);
+        digest(canonical(&content).as_bytes())
+    })
+}
+
+fn not_found(id: JobId) -> Refusal {
+    Refusal::new(Code::JobNotFound, format!("there is no job {id}"))
+}
+
+fn waiting(kept: &Kept) -> Result<(), Refusal> {
+    let status = kept.job.state.status;
+    if status == JobStatus::AwaitingApproval {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::JobNotWaiting, format!("the job is {status}")))
+}
+
+/// It waits, and for this very plan.
+fn allowed(kept: &Kept, plan_hash: Hex<32>) -> Result<(), Refusal> {
+    waiting(kept)?;
+    let plan = kept.job.state.plan.as_deref().unwrap_or_default();
+    if digest(plan.as_bytes()) == plan_hash {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::PlanChanged, "the job's plan is not the one that was approved"))
+}
+
+/// The move of a person who approves.
+fn approved(
+    kept: &Kept,
+    answer: &Answer,
+    now: semel_core::clock::UnixMs,
+) -> Result<Advance, Refusal> {
+    let question = question_of(kept);
+    let step = question.get("step").and_then(Value::as_str);
+    let mut next = Move::of(kept, now);
+    next.overrule();
+    match (answer, step) {
+        (Answer::Approve, None) => {}
+        (Answer::Happened(result), Some(step)) => next.end(Ended {
+            step_id: step.to_owned(),
+            status: ExecutionStatus::Completed,
+            certain: true,
+            result: Some(result.to_string()),
+            artifact: None,
+            error: None,
+            attempts_forgiven: false,
+        }),
+        (Answer::Run, Some(step)) => next.end(Ended {
+            step_id: step.to_owned(),
+            status: ExecutionStatus::Failed,
+            certain: true,
+            result: None,
+            artifact: None,
+            error: Some(
+                json!({
+                    "class": "transient", "code": "not_done",
+                    "message": "a person says that it has not happened",
+                })
+                .to_string(),
+            ),
+            attempts_forgiven: true,
+        }),
+        (Answer::Approve, Some(_)) => {
+            let detail = "the question is whether a step happened: answer \"happened\" or \"run\"";
+            return Err(Refusal::at(Code::InvalidField, "/answer", detail));
+        }
+        (Answer::Happened(_) | Answer::Run, None) => {
+            let detail = "the question is about the plan: approve or reject it";
+            return Err(Refusal::at(Code::InvalidField, "/answer", detail));
+        }
+    }
+    next.happen(JobEvent::PersonApproved, Map::new());
+    // Whoever has a free slot goes on with it.
+    next.release(Some(now));
+    Ok(next.into_advance())
+}
+
+/// The move of a person who does not want it.
+fn ended_by(kept: &Kept, event: JobEvent, reason: &str, now: semel_core::clock::UnixMs) -> Advance {
+    let mut next = Move::of(kept, now);
+    next.overrule();
+    close_started(&mut next, kept);
+    let mut more = Map::new();
+    more.insert("reason".to_owned(), reason.into());
+    next.happen(event, more);
+    next.into_advance()
+}
+
+/// Writes what a person said, and stops whoever works on the job here.
+async fn said(
+    inner: &Arc<Inner>,
+    id: JobId,
+    grant: Option<Box<GrantUse>>,
+    decide: Answering,
+) -> Result<JobStatus, Refused> {
+    match inner.parts.store.person(id, grant, decide).await? {
+        Wrote::Written(advance) => {
+            let state = &advance.state;
+            if state.completed_at.is_some() {
+                inner.metrics.ended(state.status, state.failure_class);
+            }
+            if state.status.is_terminal() {
+                // It is nobody's any more, here or elsewhere: what runs for it is stopped.
+                inner.leave(id, Leave::Lost);
+                inner.stop_elsewhere(id);
+            }
+            inner.tell(id, state.status);
+            inner.wake.notify_one();
+            Ok(state.status)
+        }
+        Wrote::Refused(refusal) => Err(refusal.into()),
+        Wrote::NotFound => Err(not_found(id).into()),
+        Wrote::GrantRefused(outcome) => {
+            let detail = format!("the approval was not accepted: {outcome:?}");
+            Err(Refusal::new(Code::ApprovalRefused, detail).into())
+        }
+    }
+}
+
+/// One use of one approval, for this plan of this job at this question.
+async fn grant(
+    inner: &Inner,
+    kept: &Kept,
+    plan_hash: Hex<32>,
+    by: &str,
+) -> Result<GrantUse, Refused> {
+    let (job, now) = (&kept.job, inner.now());
+    let envelope = Envelope {
+        protocol_version: PROTOCOL_VERSION,
+        domain: JOBS_DOMAIN.to_owned(),
+        operation: "approve".to_owned(),
+        canonical_target: job.id.to_string(),
+        artifact_hash: plan_hash,
+        owner_binding: by.to_owned(),
+        run_id: format!("{}.{}", job.state.plan_no, job.state.entries),
+        issued_at: now,
+        ttl_s: GRANT_SECONDS,
+    };
+    let issued = inner.parts.registrar.grant_issue(&envelope, (None, None)).await?;
+    let missing = || Refusal::new(Code::AuthorityMissing, "nobody here may issue approvals");
+    let grant = issued.ok_or_else(missing)?;
+    let valid = validate(envelope, now)?;
+    let result = json!({"job": job.id.to_string(), "approved_by": by}).to_string().into_bytes();
+    let attempt_id = format!("{}:{}", job.id, job.state.entries);
+    Ok(GrantUse { valid, grant, compensates: None, attempt_id, result, now })
+}

@@ -1,0 +1,209 @@
+//! What runs a step: a gear (jobs.md §8), in this process or in one of its own.
+//!
+//! The engine knows gears by [`Gear`] alone. How an attempt ended is told apart in three
+//! ([`Ended`]), because an attempt without a definite end may have had its effect (jobs.md §1).
+
+pub mod builtin;
+pub mod document;
+pub mod installed;
+pub mod load;
+pub mod manifest;
+pub mod net;
+pub mod package;
+mod process;
+mod proxy;
+pub mod registry;
+pub mod sandbox;
+pub mod secrets;
+pub mod trial;
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::status;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use manifest::{Manifest, Recovery};
+
+status! {
+    /// Why a job failed, in the words of its reader (jobs.md §7).
+    pub enum FailureClass {
+        /// Network, rate limit, a server's error, a deadline: it may pass.
+        Transient = "transient",
+        /// The gear crashed, broke its protocol or its sandbox, or said something impossible.
+        GearBug = "gear_bug",
+        /// The validator refused every plan.
+        PlanRejected = "plan_rejected",
+        /// Invalid input, a missing prerequisite, credentials.
+        UserError = "user_error",
+        /// Cost, disk, memory, size.
+        ResourceLimit = "resource_limit",
+    }
+}
+
+/// What went wrong in an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Whose turn it is.
+    pub class: FailureClass,
+    /// A stable word, such as `http_503` or `gear_crashed`.
+    pub code: String,
+    /// One sentence for a person.
+    pub message: String,
+    /// When the other side wants to be asked again.
+    pub retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure that says nothing of when to come back.
+    pub fn new(class: FailureClass, code: &str, message: impl Into<String>) -> Self {
+        Self { class, code: code.to_owned(), message: message.into(), retry_after: None }
+    }
+}
+
+/// One run of an action.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The name of the effect, the same in every attempt (jobs.md §4).
+    pub execution_id: String,
+    /// Which attempt, from 1.
+    pub attempt: u32,
+    /// Which action of the gear.
+    pub action: String,
+    /// What it is given; nothing in it refers to another step any more.
+    pub params: Value,
+    /// A folder of the job's own.
+    pub workspace: PathBuf,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ended {
+    /// The gear's own `result`.
+    Done(Output),
+    /// The gear's own, definite `error`: the effect has not happened.
+    Failed(Failure),
+    /// Crashed, timed out, killed, cut off: the effect may have happened.
+    Uncertain(Failure),
+}
+
+/// What an action gives.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// A document of at most [`crate::limits::DOCUMENT_BYTES_MAX`].
+    Value(Value),
+    /// A file in the workspace, which the engine keeps with its hash.
+    Artifact(PathBuf),
+}
+
+/// What a gear knows of an earlier attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Resolution {
+    /// It happened, and this is what it gave.
+    Done(Output),
+    /// It has not happened and will not.
+    NotDone,
+    /// Nobody can tell.
+    Unknown,
+}
+
+/// What a gear says while it works.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    /// A line for the job's log.
+    Log {
+        /// What it says.
+        message: String,
+        /// Whether it tells of an effect on the world, which a new plan must know of.
+        side_effect: bool,
+    },
+    /// How far it is.
+    Progress {
+        /// 0 to 100.
+        percent: u8,
+        /// What it is at.
+        message: Option<String>,
+    },
+}
+
+/// A job that a gear asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SubJob {
+    /// The how-manieth of this execution, from 0: an attempt that is run again gets the same job.
+    pub number: u32,
+    /// What is to be done, in words or as a plan.
+    pub asked: Value,
+}
+
+/// How a sub-job ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SubJobEnded {
+    /// With this result.
+    Completed(Value),
+    /// It failed or was cancelled.
+    Failed(Failure),
+}
+
+/// A future in a box.
+pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Where a gear's reports go, and its sub-jobs come from.
+pub trait Desk: Send + Sync {
+    /// Takes a line; never waits. What is too much is dropped and counted.
+    fn report(&self, report: Report);
+
+    /// Makes a sub-job, or finds the one made before, and waits for its end.
+    fn sub_job(&self, asked: SubJob) -> Later<'_, SubJobEnded>;
+}
+
+/// Says when to stop: on a cancel, a timeout, a shutdown. Ends also when nobody is left to say so.
+#[derive(Debug, Clone)]
+pub struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// A switch, and what it stops.
+    pub fn channel() -> (watch::Sender<bool>, Self) {
+        let (stop, stopped) = watch::channel(false);
+        (stop, Self(stopped))
+    }
+
+    /// Comes back when it is time to stop.
+    pub async fn stopped(&mut self) {
+        let _ = self.0.wait_for(|stop| *stop).await;
+    }
+
+    /// Whether it is.
+    pub fn is_stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+}
+
+/// A gear.
+pub trait Gear: Send + Sync {
+    /// What it says of itself.
+    fn manifest(&self) -> &Manifest;
+
+    /// What follows an uncertain attempt of this very call: what the manifest says, unless that
+    /// depends on the parameters (a GET is not a POST).
+    fn recovery(&self, action: &str, _params: &Value) -> Recovery {
+        self.manifest().actions.get(action).map_or(Recovery::Ask, |action| action.recovery)
+    }
+
+    /// Whether it wants a folder of the job's own to work in.
+    fn needs_workspace(&self) -> bool {
+        true
+    }
+
+    /// Runs an action. When `stop` says so, it ends soon: message, SIGTERM, grace, SIGKILL, and
+    /// nothing of it is left when this comes back. The engine enforces `call.timeout` through
+    /// `stop`.
+    fn run<'a>(&'a self, call: Call, desk: Arc<dyn Desk>, stop: Stop) -> Later<'a, Ended>;
+
+    /// Asks what became of an earlier attempt whose end nobody saw (`recovery = resolve`).
+    fn resolve<'a>(&'a self, call: Call, stop: Stop) -> Later<'a, Resolution>;
+}

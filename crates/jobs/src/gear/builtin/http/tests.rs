@@ -1,0 +1,215 @@
+//! Requests to servers that answer by a script, on loopback.
+
+use std::path::PathBuf;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::super::super::{Output, Report, SubJob, SubJobEnded};
+use super::*;
+
+struct Nobody;
+
+impl Desk for Nobody {
+    fn report(&self, _report: Report) {}
+
+    fn sub_job(&self, _asked: SubJob) -> Later<'_, SubJobEnded> {
+        Box::pin(async { SubJobEnded::Completed(Value::Null) })
+    }
+}
+
+/// Answers one connection after the other with these bytes, and gives back what was asked.
+async fn server(answers: Vec<String>) -> (u16, JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let serving = tokio::spawn(async move {
+        let mut asked = Vec::new();
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut request = Vec::new();
+            let mut piece = [0; 4096];
+            while !is_whole(&request) {
+                let read = stream.read(&mut piece).await.expect("a request");
+                assert!(read > 0, "cut off");
+                request.extend_from_slice(&piece[..read]);
+            }
+            asked.push(String::from_utf8(request).expect("text"));
+            let answer = answer.replace("PORT", &port.to_string());
+            stream.write_all(answer.as_bytes()).await.expect("a reader");
+        }
+        asked
+    });
+    (port, serving)
+}
+
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+    length.is_none_or(|length| length.parse() == Ok(body.len()))
+}
+
+fn answer(status: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\n\r\n{body}")
+}
+
+async fn request(params: Value) -> Ended {
+    let settings =
+        HttpSettings { tls: None, private_hosts: PrivateHosts::new(["127.0.0.1".to_owned()]) };
+    run(settings, params).await
+}
+
+async fn run(settings: HttpSettings, params: Value) -> Ended {
+    let folder = tempfile::tempdir().expect("a folder");
+    let call = Call {
+        execution_id: "job:step".to_owned(),
+        attempt: 1,
+        action: "request".to_owned(),
+        params,
+        workspace: PathBuf::from(folder.path()),
+        timeout: Duration::from_secs(10),
+    };
+    let (_switch, stop) = Stop::channel();
+    Http::new(settings).run(call, Arc::new(Nobody), stop).await
+}
+
+#[tokio::test]
+async fn a_request_carries_the_execution_and_gives_the_answer() {
+    let (port, serving) = server(vec![answer("200 OK", "x-a: 1\r\nx-a: 2\r\n", "fine")]).await;
+    let url = format!("http://127.0.0.1:{port}/a?b=c#d");
+    let body = json!({"n": 1});
+    let ended = request(json!({"method": "POST", "url": url, "body": body,
+        "headers": {"X-Mine": "yes"}}))
+    .await;
+    let Ended::Done(Output::Value(value)) = ended else { panic!("{ended:?}") };
+    assert_eq!((&value["status"], &value["body"]), (&json!(200), &json!("fine")));
+    assert_eq!(value["headers"]["x-a"], "1, 2");
+    let asked = &serving.await.expect("served")[0];
+    assert!(asked.starts_with("POST /a?b=c HTTP/1.1\r\n"), "{asked}");
+    let lower = asked.to_ascii_lowercase();
+    for line in [
+        "idempotency-key: job:step",
+        "content-type: application/json",
+        "x-mine: yes",
+        &format!("host: 127.0.0.1:{port}"),
+    ] {
+        assert!(lower.contains(line), "{line}: {asked}");
+    }
+    assert!(asked.ends_with("{\"n\":1}"));
+}
+
+#[tokio::test]
+async fn what_an_answer_means() {
+    for (status, method, class, definite) in [
+        ("401 Unauthorized", "GET", FailureClass::UserError, true),
+        ("403 Forbidden", "POST", FailureClass::UserError, true),
+        ("404 Not Found", "GET", FailureClass::UserError, true),
+        ("408 Timeout", "GET", FailureClass::Transient, true),
+        ("425 Early", "GET", FailureClass::Transient, true),
+        ("429 Slow", "POST", FailureClass::Transient, true),
+        ("500 Broken", "POST", FailureClass::Transient, true),
+        ("503 Later", "POST", FailureClass::Transient, true),
+        ("502 Gateway", "GET", FailureClass::Transient, true),
+        ("502 Gateway", "POST", FailureClass::Transient, false),
+        ("504 Gateway", "PATCH", FailureClass::Transient, false),
+    ] {
+        let (port, serving) = server(vec![answer(status, "retry-after: 7\r\n", "")]).await;
+        let url = format!("http://127.0.0.1:{port}/");
+        let ended = request(json!({"method": method, "url": url})).await;
+        let (failure, found) = match ended {
+            Ended::Failed(failure) => (failure, true),
+            Ended::Uncertain(failure) => (failure, false),
+            Ended::Done(output) => panic!("{status}: {output:?}"),
+        };
+        assert_eq!((failure.class, found), (class, definite), "{method} {status}");
+        assert_eq!(failure.code, format!("http_{}", &status[..3]));
+        assert_eq!(failure.retry_after, Some(Duration::from_secs(7)));
+        serving.await.expect("served");
+    }
+}
+
+#[tokio::test]
+async fn nothing_sent_is_definite_and_a_cut_answer_is_not() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    drop(listener);
+    let refused = request(json!({"method": "POST", "url": format!("http://127.0.0.1:{port}/")}));
+    let Ended::Failed(failure) = refused.await else { panic!("sent to nobody") };
+    assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Transient, "unreachable"));
+    for cut in
+        ["", "HTTP/1.1 200 OK\r\ncontent-le", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"]
+    {
+        let (port, serving) = server(vec![cut.to_owned()]).await;
+        let url = format!("http://127.0.0.1:{port}/");
+        let ended = request(json!({"method": "POST", "url": url})).await;
+        let Ended::Uncertain(failure) = ended else { panic!("{cut:?}: {ended:?}") };
+        assert_eq!(failure.code, "connection_cut");
+        serving.await.expect("served");
+    }
+}
+
+#[tokio::test]
+async fn addresses_that_are_not_public_are_refused_on_every_hop() {
+    let refused = run(HttpSettings::default(), json!({"url": "http://localhost:1/"})).await;
+    let Ended::Failed(failure) = refused else { panic!("reached") };
+    assert_eq!(failure.code, "address_refused");
+    for hop in ["http://localhost:PORT/", "//[::1]:PORT/", "http://169.254.169.254/"] {
+        let moved = answer("302 Found", &format!("location: {hop}\r\n"), "");
+        let (port, serving) = server(vec![moved]).await;
+        let ended = request(json!({"url": format!("http://127.0.0.1:{port}/")})).await;
+        let Ended::Failed(failure) = ended else { panic!("{hop}: {ended:?}") };
+        assert_eq!(failure.code, "address_refused", "{hop}");
+        serving.await.expect("served");
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_followed_so_often_and_no_more() {
+    let next = answer("302 Found", "location: next\r\n", "");
+    let (port, serving) = server(vec![next.clone(), answer("200 OK", "", "there")]).await;
+    let url = format!("http://127.0.0.1:{port}/folder/first?x");
+    let ended = request(json!({"method": "POST", "url": url, "body": "b"})).await;
+    assert!(matches!(ended, Ended::Done(_)), "{ended:?}");
+    let asked = serving.await.expect("served");
+    assert!(asked[1].starts_with("GET /folder/next HTTP/1.1"), "{}", asked[1]);
+    let (port, _serving) = server(vec![next; 20]).await;
+    let ended = request(json!({"url": format!("http://127.0.0.1:{port}/")})).await;
+    let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+    assert_eq!(failure.code, "too_many_redirects");
+}
+
+#[tokio::test]
+async fn what_is_not_a_request() {
+    for params in [
+        json!({"url": "file:///etc/passwd"}),
+        json!({"url": "http://user:password@127.0.0.1/"}),
+        json!({"url": "nothing"}),
+        json!({"url": "http://127.0.0.1/", "headers": {"Host": "a"}}),
+        json!({"url": "http://127.0.0.1/", "headers": {"Idempotency-Key": "a"}}),
+        json!({"url": "http://127.0.0.1/", "headers": {"a": "b\r\nc: d"}}),
+    ] {
+        let ended = request(params.clone()).await;
+        let Ended::Failed(failure) = ended else { panic!("{params}: {ended:?}") };
+        assert_eq!(failure.code, "invalid_request", "{params}");
+    }
+}
+
+#[test]
+fn a_method_decides_what_follows_an_uncertain_attempt() {
+    let http = Http::new(HttpSettings::default());
+    for (method, recovery) in [
+        ("GET", Recovery::Idempotent),
+        ("HEAD", Recovery::Idempotent),
+        ("PUT", Recovery::Idempotent),
+        ("DELETE", Recovery::Idempotent),
+        ("POST", Recovery::Ask),
+        ("PATCH", Recovery::Ask),
+        ("post", Recovery::Ask),
+        ("BREW", Recovery::Ask),
+    ] {
+        assert_eq!(http.recovery("request", &json!({"method": method})), recovery, "{method}");
+    }
+    assert_eq!(http.recovery("request", &json!({})), Recovery::Idempotent);
+}

@@ -1,0 +1,320 @@
+//! A gear with a program of its own: started in the sandbox, spoken to by lines, and gone when it
+//! was told to stop (jobs.md §6, §8).
+
+mod talk;
+mod warm;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use semel_core::hex::Hex;
+use semel_gear::line::{Direction, Key, Signer, Verifier};
+use semel_gear::message::ToGear;
+use zeroize::Zeroizing;
+
+use super::document::{Document, PACKAGE};
+use super::manifest::Manifest;
+use super::package::{self, PackageError, Scratch};
+use super::process::{Running, Start};
+use super::proxy::{Allowed, Proxy};
+use super::sandbox::PROXY_PORT;
+use super::secrets::{SecretError, Secrets};
+use super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
+use warm::Warm;
+
+/// How the engine's own variables are seen.
+pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// Where programs are looked for by name.
+const PATH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
+
+/// An installed gear.
+pub struct Installed {
+    document: Document,
+    root: PathBuf,
+    secrets: PathBuf,
+    shim: PathBuf,
+    environment: Environment,
+    warm: Arc<Warm>,
+}
+
+/// A process that speaks the protocol.
+struct Worker {
+    running: Running,
+    signer: Signer,
+    verifier: Verifier,
+    secrets: Vec<Zeroizing<String>>,
+    /// Where its files are; a warm one has a folder of its own.
+    folder: PathBuf,
+    executions: u32,
+    was_stopped: bool,
+    _proxy: Option<Proxy>,
+    _run: Scratch,
+}
+
+impl Installed {
+    /// The gear of this name in the home `root`.
+    pub fn open(
+        root: &Path,
+        id: &str,
+        shim: PathBuf,
+        environment: Environment,
+    ) -> Result<Self, PackageError> {
+        let document = package::manifest(&package::folder(root).join(id).join("package"))?;
+        let warm = Arc::new(Warm::default());
+        let (root, secrets) = (root.to_owned(), root.to_owned());
+        Ok(Self { document, root, secrets, shim, environment, warm })
+    }
+
+    /// The same gear with the secrets of another home.
+    #[must_use]
+    pub(crate) fn with_secrets_of(mut self, root: &Path) -> Self {
+        self.secrets = root.to_owned();
+        self
+    }
+
+    /// What its author wrote.
+    pub fn document(&self) -> &Document {
+        &self.document
+    }
+
+    /// A process for this call: one that waits, or a new one. Nothing was executed when it fails.
+    async fn worker(&self, call: &Call) -> Result<Worker, Failure> {
+        if let Some(worker) = self.warm.take().await {
+            return Ok(worker);
+        }
+        let (root, id) = (self.root.clone(), self.document.manifest.id.clone());
+        let names = self.document.permissions.secrets.clone();
+        let (is_warm, known) = (self.document.warm, Secrets::of(&self.secrets));
+        let workspace = call.workspace.clone();
+        let prepared = tokio::task::spawn_blocking(move || {
+            let known = known.select(&names);
+            prepare(&root, &id, known, if is_warm { None } else { Some(workspace) })
+        });
+        let prepared = prepared.await.map_err(|error| bug("panicked", error.to_string()))??;
+        self.start(prepared).map_err(|error| {
+            Failure::new(FailureClass::ResourceLimit, "not_started", error.to_string())
+        })
+    }
+
+    fn start(&self, prepared: Prepared) -> std::io::Result<Worker> {
+        let Prepared { run, package, folder, secrets, waived } = prepared;
+        let mut key = Zeroizing::new([0; 32]);
+        getrandom::fill(&mut *key).map_err(|_| std::io::ErrorKind::Other)?;
+        let proxy = match self.document.has_network() {
+            true => Some(Proxy::start(&run.0, Allowed::of(&self.document.permissions))?),
+            false => None,
+        };
+        let mut command = self.document.command.iter();
+        let place = package.display().to_string();
+        let program = command.next().map(|program| program.replace(PACKAGE, &place));
+        let program = found(&program.unwrap_or_default());
+        let mut read = self.document.permissions.read.clone();
+        read.push(package);
+        let mut write = self.document.permissions.write.clone();
+        write.push(folder.clone());
+        let named = |(name, value): (&String, &Zeroizing<String>)| {
+            (name.clone(), value.as_str().to_owned())
+        };
+        let running = Running::start(Start {
+            shim: &self.shim,
+            key: Some(Hex::<32>(*key).to_string()),
+            secrets: secrets.iter().map(named).collect(),
+            program,
+            arguments: command.map(|argument| argument.replace(PACKAGE, &place)).collect(),
+            folder: folder.clone(),
+            environment: self.variables(&folder),
+            read,
+            write,
+            limits: self.document.limits.clone(),
+            proxy: proxy.is_some().then(|| run.0.clone()),
+            waived,
+        })?;
+        let key = Key::new(*key);
+        Ok(Worker {
+            running,
+            signer: Signer::new(key.clone(), Direction::ToGear),
+            verifier: Verifier::new(key, Direction::FromGear),
+            secrets: secrets.into_values().collect(),
+            folder,
+            executions: 0,
+            was_stopped: false,
+            _proxy: proxy,
+            _run: run,
+        })
+    }
+
+    /// Everything that a gear sees of variables.
+    fn variables(&self, folder: &Path) -> BTreeMap<String, String> {
+        let folder = folder.display().to_string();
+        let mut variables = clean_environment(&folder);
+        if self.document.has_network() {
+            for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+                let value = format!("http://127.0.0.1:{PROXY_PORT}");
+                variables.insert(name.to_owned(), value);
+            }
+        }
+        for name in &self.document.permissions.environment {
+            if let Some(value) = (self.environment)(name) {
+                variables.insert(name.clone(), value);
+            }
+        }
+        variables
+    }
+
+    async fn execute(&self, call: Call, desk: Arc<dyn Desk>, stop: Stop) -> Ended {
+        if stop.is_stopped() {
+            let text = "stopped before it was begun";
+            return Ended::Failed(Failure::new(FailureClass::Transient, "stopped", text));
+        }
+        let mut worker = match self.worker(&call).await {
+            Ok(worker) => worker,
+            Err(failure) => return Ended::Failed(failure),
+        };
+        let execute = ToGear::Execute {
+            execution_id: call.execution_id.clone(),
+            attempt: call.attempt,
+            action: call.action.clone(),
+            params: call.params.clone(),
+        };
+        if !worker.say(&execute) {
+            worker.running.kill().await;
+            let text = "the parameters have more than 1 MB";
+            return Ended::Failed(Failure::new(FailureClass::UserError, "params_too_large", text));
+        }
+        let talked = worker.talk(&*desk, stop).await;
+        let ended = worker.ended(talked, &call).await;
+        self.after(worker, &ended).await;
+        ended
+    }
+
+    async fn ask(&self, call: Call, stop: Stop) -> Resolution {
+        let Ok(mut worker) = self.worker(&call).await else { return Resolution::Unknown };
+        let resolve = ToGear::Resolve {
+            execution_id: call.execution_id.clone(),
+            action: call.action.clone(),
+            params: call.params.clone(),
+        };
+        let known = match worker.say(&resolve) {
+            true => worker.hear_resolved(stop, &call).await,
+            false => Resolution::Unknown,
+        };
+        worker.running.kill().await;
+        known
+    }
+
+    /// One that has done what it was told may wait for more; any other is gone before this is over.
+    async fn after(&self, worker: Worker, ended: &Ended) {
+        let is_fine = match ended {
+            Ended::Done(_) => true,
+            Ended::Failed(failure) => failure.class != FailureClass::GearBug,
+            Ended::Uncertain(_) => false,
+        };
+        if self.document.warm && is_fine && worker.is_reusable() {
+            self.warm.give(worker).await;
+        } else {
+            worker.running.kill().await;
+        }
+    }
+}
+
+impl Gear for Installed {
+    fn manifest(&self) -> &Manifest {
+        &self.document.manifest
+    }
+
+    fn run<'a>(&'a self, call: Call, desk: Arc<dyn Desk>, stop: Stop) -> Later<'a, Ended> {
+        Box::pin(self.execute(call, desk, stop))
+    }
+
+    fn resolve<'a>(&'a self, call: Call, stop: Stop) -> Later<'a, Resolution> {
+        Box::pin(self.ask(call, stop))
+    }
+}
+
+/// What has to be on disk before a process is started.
+struct Prepared {
+    run: Scratch,
+    package: PathBuf,
+    folder: PathBuf,
+    secrets: BTreeMap<String, Zeroizing<String>>,
+    waived: Vec<String>,
+}
+
+fn prepare(
+    root: &Path,
+    id: &str,
+    known: Result<Result<BTreeMap<String, Zeroizing<String>>, String>, SecretError>,
+    workspace: Option<PathBuf>,
+) -> Result<Prepared, Failure> {
+    let failed = |error: PackageError| match &error {
+        PackageError::Changed { .. } => bug("package_changed", error.to_string()),
+        PackageError::Manifest(_) | PackageError::Unfit { .. } => {
+            bug("package_unfit", error.to_string())
+        }
+        PackageError::Io { source, .. } => {
+            let text = format!("{error}: {source}");
+            Failure::new(FailureClass::ResourceLimit, "not_started", text)
+        }
+    };
+    let known = known.map_err(|error| {
+        Failure::new(FailureClass::UserError, "secrets_unreadable", error.to_string())
+    })?;
+    let secrets = known.map_err(|name| {
+        let text = format!("the secret {name} is not set; to set it: semel secret set {name}");
+        Failure::new(FailureClass::UserError, "secret_missing", text)
+    })?;
+    let run = Scratch::new(&run_folder(root), &std::process::id().to_string()).map_err(failed)?;
+    let package = run.0.join("package");
+    let state = package::private_copy(root, id, &package).map_err(failed)?;
+    let folder = match workspace {
+        Some(workspace) => workspace,
+        None => {
+            let own = run.0.join("work");
+            let made = std::fs::create_dir(&own);
+            made.map_err(|error| bug("not_started", error.to_string()))?;
+            own
+        }
+    };
+    // Rules are kept by what a path leads to, so links in it are followed first.
+    let resolved = std::fs::canonicalize(&folder);
+    let folder = resolved.map_err(|error| bug("no_workspace", error.to_string()))?;
+    Ok(Prepared { run, package, folder, secrets, waived: state.waived })
+}
+
+/// Where processes have their private copies.
+pub(crate) fn run_folder(root: &Path) -> PathBuf {
+    root.join("jobs").join("run")
+}
+
+/// Removes what engines that were killed have left behind.
+pub(crate) fn sweep(root: &Path) {
+    for entry in std::fs::read_dir(run_folder(root)).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.split_once('-')?.0.parse::<u32>().ok());
+        let lives = pid.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists());
+        if !lives {
+            package::remove(&entry.path());
+        }
+    }
+}
+
+/// The variables that every program in the sandbox has.
+pub(crate) fn clean_environment(folder: &str) -> BTreeMap<String, String> {
+    [("PATH", &*PATH.join(":")), ("HOME", folder), ("TMPDIR", folder), ("LANG", "C.UTF-8")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+}
+
+fn found(program: &str) -> PathBuf {
+    if program.contains('/') {
+        return PathBuf::from(program);
+    }
+    let mut places = PATH.iter().map(|folder| Path::new(folder).join(program));
+    places.find(|path| path.exists()).unwrap_or_else(|| Path::new("/usr/bin").join(program))
+}
+
+fn bug(code: &str, message: impl Into<String>) -> Failure {
+    Failure::new(FailureClass::GearBug, code, message)
+}

@@ -1,0 +1,291 @@
+//! The conversation of one execution, and what its end means.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use semel_gear::line::Breach;
+use semel_gear::message::{ErrorText, FromGear, ResolvedState, ToGear};
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::super::document::is_plain;
+use super::super::{
+    Call, Desk, Ended, Failure, FailureClass, Later, Output, Report, Resolution, Stop, SubJob,
+    SubJobEnded,
+};
+use super::{Worker, bug};
+use crate::limits::{
+    GEAR_LINES_MAX, LAST_WORDS_CHARS_MAX, REPORT_BYTES_MAX, STOP_GRACE, STOP_MESSAGE_GRACE,
+};
+
+/// How a conversation ended.
+pub(super) enum Talked {
+    Result {
+        value: Value,
+        artifact: Option<String>,
+    },
+    Error(Failure),
+    /// It broke the protocol.
+    Breach(Failure),
+    /// It is gone.
+    Gone,
+    /// It was told to stop and gave no answer in time.
+    Stopped,
+}
+
+/// Told to stop: by a message, then by a signal, then by force (jobs.md §6).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stopping {
+    No,
+    Told,
+    Signalled,
+}
+
+impl Worker {
+    /// Says something; `false` when it is too long. One that does not listen is noticed at its end.
+    pub(super) fn say(&mut self, message: &ToGear) -> bool {
+        let document = serde_json::to_string(message).ok();
+        let Some(line) = document.and_then(|document| self.signer.line(&document)) else {
+            return false;
+        };
+        if self.running.send(line).is_err() {
+            tracing::debug!("a gear does not read what it is sent");
+        }
+        true
+    }
+
+    /// Hears what it says until it has answered, is gone, or had to be stopped.
+    pub(super) async fn talk(&mut self, desk: &dyn Desk, mut stop: Stop) -> Talked {
+        self.executions += 1;
+        let mut stopping = Stopping::No;
+        let mut waiting = Box::pin(sleep(Duration::MAX));
+        let mut sub_job: Option<(u32, Later<'_, SubJobEnded>)> = None;
+        let mut lines = 0_u32;
+        loop {
+            tokio::select! {
+                heard = self.hear() => {
+                    lines += 1;
+                    if lines > GEAR_LINES_MAX {
+                        return Talked::Breach(bug("too_many_lines", "it says too much"));
+                    }
+                    match heard {
+                        Err(talked) => return talked,
+                        Ok(FromGear::CreateSubJob { number, asked }) if sub_job.is_none() => {
+                            sub_job = Some((number, desk.sub_job(SubJob { number, asked })));
+                        }
+                        Ok(message) => {
+                            if let Some(talked) = self.heard(desk, message) {
+                                return talked;
+                            }
+                        }
+                    }
+                }
+                (number, ended) = next_ended(&mut sub_job) => {
+                    sub_job = None;
+                    if !self.say(&sub_job_ended(number, ended)) {
+                        return Talked::Breach(bug("sub_job_too_large", "a sub-job gave too much"));
+                    }
+                }
+                () = stop.stopped(), if stopping == Stopping::No => {
+                    stopping = Stopping::Told;
+                    self.was_stopped = true;
+                    self.say(&ToGear::Cancel { reason: "stopped".to_owned() });
+                    waiting = Box::pin(sleep(STOP_MESSAGE_GRACE));
+                }
+                () = &mut waiting, if stopping != Stopping::No => {
+                    if stopping == Stopping::Signalled {
+                        return Talked::Stopped;
+                    }
+                    stopping = Stopping::Signalled;
+                    self.running.terminate();
+                    waiting = Box::pin(sleep(STOP_GRACE.saturating_sub(STOP_MESSAGE_GRACE)));
+                }
+            }
+        }
+    }
+
+    /// The next thing that it says, once that was proven.
+    async fn hear(&mut self) -> Result<FromGear, Talked> {
+        let breach = |breach: Breach| Talked::Breach(bug("protocol_violation", breach.to_string()));
+        let line = self.running.line().await.map_err(breach)?.ok_or(Talked::Gone)?;
+        let document = self.verifier.document(&line).map_err(breach)?;
+        let number = self.verifier.last();
+        serde_json::from_str(document).map_err(|_| breach(Breach::Unknown { number }))
+    }
+
+    /// What a message means, when it is the last one.
+    fn heard(&self, desk: &dyn Desk, message: FromGear) -> Option<Talked> {
+        match message {
+            FromGear::Log { message, side_effect } => {
+                let message = self.without_secrets(cut(message));
+                desk.report(Report::Log { message, side_effect });
+                None
+            }
+            FromGear::Progress { percent, message } => {
+                let message = message.map(|message| self.without_secrets(cut(message)));
+                desk.report(Report::Progress { percent: percent.min(100), message });
+                None
+            }
+            FromGear::Result { value, artifact: None } => {
+                Some(Talked::Result { value, artifact: None })
+            }
+            FromGear::Result { value: Value::Null, artifact } => {
+                Some(Talked::Result { value: Value::Null, artifact })
+            }
+            FromGear::Error { class, code, message, retry_after_ms } => {
+                let class = match FailureClass::parse(&class) {
+                    None | Some(FailureClass::PlanRejected) => FailureClass::GearBug,
+                    Some(class) => class,
+                };
+                let message = self.without_secrets(cut(message));
+                let mut failure = Failure::new(class, &cut(code), message);
+                failure.retry_after = retry_after_ms.map(Duration::from_millis);
+                Some(Talked::Error(failure))
+            }
+            FromGear::Result { .. } | FromGear::Resolved { .. } | FromGear::CreateSubJob { .. } => {
+                let text = "it said something that nobody asked for";
+                Some(Talked::Breach(bug("protocol_violation", text)))
+            }
+        }
+    }
+
+    /// What the end of a conversation means for the attempt.
+    pub(super) async fn ended(&mut self, talked: Talked, call: &Call) -> Ended {
+        match talked {
+            Talked::Result { value, artifact: None } => Ended::Done(Output::Value(value)),
+            Talked::Result { artifact: Some(path), .. } => match self.artifact(&path, call) {
+                Ok(path) => Ended::Done(Output::Artifact(path)),
+                // It was done; what came of it cannot be taken.
+                Err(text) => Ended::Uncertain(bug("bad_artifact", text)),
+            },
+            Talked::Error(failure) => Ended::Failed(failure),
+            Talked::Breach(failure) => Ended::Uncertain(failure),
+            Talked::Stopped => {
+                let text = "it was told to stop, gave no answer in time, and was killed";
+                Ended::Uncertain(Failure::new(FailureClass::Transient, "stopped", text))
+            }
+            Talked::Gone => {
+                let code = self.running.ended().await;
+                let words = self.without_secrets(self.running.last_words());
+                Ended::Uncertain(crashed(code, &words))
+            }
+        }
+    }
+
+    pub(super) async fn hear_resolved(&mut self, mut stop: Stop, call: &Call) -> Resolution {
+        let mut lines = 0_u32;
+        loop {
+            let heard = tokio::select! {
+                heard = self.hear() => heard,
+                () = stop.stopped() => return Resolution::Unknown,
+            };
+            lines += 1;
+            match heard {
+                Ok(FromGear::Log { .. } | FromGear::Progress { .. }) if lines < GEAR_LINES_MAX => {}
+                Ok(FromGear::Resolved { state, value, artifact }) => match (state, artifact) {
+                    (ResolvedState::NotDone, _) => return Resolution::NotDone,
+                    (ResolvedState::Done, None) => return Resolution::Done(Output::Value(value)),
+                    (ResolvedState::Done, Some(path)) => {
+                        let kept = self.artifact(&path, call).map(Output::Artifact);
+                        return kept.map_or(Resolution::Unknown, Resolution::Done);
+                    }
+                    (ResolvedState::Unknown, _) => return Resolution::Unknown,
+                },
+                Ok(_) | Err(_) => return Resolution::Unknown,
+            }
+        }
+    }
+
+    /// A file that it names as its result: a plain one of its folder, with no link on the way. That
+    /// of a warm one is moved to the workspace.
+    fn artifact(&self, path: &str, call: &Call) -> Result<PathBuf, String> {
+        let relative = Path::new(path);
+        if !is_plain(relative) {
+            return Err(format!("{path:?} is no file of the workspace"));
+        }
+        let checked = plain_file(&self.folder, relative);
+        checked.map_err(|error| format!("{path:?}: {error}"))?;
+        let found = self.folder.join(relative);
+        let workspace = std::fs::canonicalize(&call.workspace);
+        let workspace = workspace.map_err(|error| error.to_string())?;
+        if workspace == self.folder {
+            return Ok(found);
+        }
+        let name = relative.file_name().unwrap_or(relative.as_os_str());
+        let kept = workspace.join(name);
+        let moved = std::fs::rename(&found, &kept);
+        let moved = moved.or_else(|_| std::fs::copy(&found, &kept).map(drop));
+        moved.map(|()| kept).map_err(|error| format!("{path:?}: {error}"))
+    }
+
+    /// A text in which no secret is to be read (trap 38).
+    fn without_secrets(&self, text: String) -> String {
+        let worth_hiding = self.secrets.iter().filter(|secret| secret.len() >= 4);
+        worth_hiding.fold(text, |text, secret| text.replace(secret.as_str(), "[secret]"))
+    }
+}
+
+async fn next_ended(sub_job: &mut Option<(u32, Later<'_, SubJobEnded>)>) -> (u32, SubJobEnded) {
+    match sub_job {
+        Some((number, ended)) => (*number, ended.await),
+        None => std::future::pending().await,
+    }
+}
+
+fn sub_job_ended(number: u32, ended: SubJobEnded) -> ToGear {
+    let (value, error) = match ended {
+        SubJobEnded::Completed(value) => (Some(value), None),
+        SubJobEnded::Failed(failure) => {
+            let Failure { code, message, .. } = failure;
+            let class = failure.class.as_str().to_owned();
+            (None, Some(ErrorText { class, code, message }))
+        }
+    };
+    ToGear::SubJobEnded { number, value, error }
+}
+
+fn plain_file(folder: &Path, path: &Path) -> std::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder: OwnedFd = rustix::fs::open(folder, flags, Mode::empty())?;
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::openat2(&folder, path, flags, Mode::empty(), beneath)?;
+    match std::fs::File::from(file).metadata()?.is_file() {
+        true => Ok(()),
+        false => Err(std::io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// How a process ended that said nothing.
+fn crashed(code: Option<i32>, words: &str) -> Failure {
+    let skipped = words.chars().count().saturating_sub(LAST_WORDS_CHARS_MAX);
+    let plain = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
+    let words: String = words.chars().skip(skipped).map(plain).collect();
+    let words = if words.is_empty() { String::new() } else { format!("; it said: {words}") };
+    match code {
+        // 128 and the number of the signal.
+        Some(152) => {
+            let text = format!("it used up its time of the processor{words}");
+            Failure::new(FailureClass::ResourceLimit, "cpu_limit", text)
+        }
+        Some(code @ 129..=192) => {
+            bug("gear_crashed", format!("it was ended by signal {}{words}", code - 128))
+        }
+        Some(code) => bug("gear_crashed", format!("it ended with code {code}{words}")),
+        None => bug("gear_crashed", format!("it was killed{words}")),
+    }
+}
+
+/// A text that is short enough to be kept.
+fn cut(mut text: String) -> String {
+    if text.len() > REPORT_BYTES_MAX {
+        let mut end = REPORT_BYTES_MAX;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+    text
+}

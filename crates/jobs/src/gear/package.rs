@@ -1,0 +1,322 @@
+//! Installed gears: `$home/jobs/gear/<id>/package/` and `state.json` beside it.
+//!
+//! What runs is a private copy, made for one process: its bytes are hashed as they are written
+//! into it, so what was checked is what is executed (trap 36), whatever happens to the package
+//! meanwhile.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use semel_core::hex::Hex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::document::{Document, FILE, Invalid};
+use super::sandbox::Ability;
+use super::secrets::durable_write;
+use crate::limits::{MANIFEST_BYTES_MAX, PACKAGE_BYTES_MAX, PACKAGE_DEPTH_MAX, PACKAGE_FILES_MAX};
+
+/// What went wrong with a package.
+#[derive(Debug, thiserror::Error)]
+pub enum PackageError {
+    /// Its manifest is none.
+    #[error(transparent)]
+    Manifest(#[from] Invalid),
+    /// It cannot be a package.
+    #[error("{}: {why}", path.display())]
+    Unfit {
+        /// What is wrong.
+        path: PathBuf,
+        /// Why.
+        why: &'static str,
+    },
+    /// It is not what was installed.
+    #[error("the package of {id} is not what was installed; install it again")]
+    Changed {
+        /// Which gear.
+        id: String,
+    },
+    /// The file system said no.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// A verb.
+        what: &'static str,
+        /// What it was done to.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PackageError {
+    let path = path.to_owned();
+    move |source| PackageError::Io { what, path, source }
+}
+
+/// What is kept beside a package, and for built-in gears that were switched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Whether plans may name it.
+    pub enabled: bool,
+    /// The hash of everything in the package.
+    #[serde(default)]
+    pub sha256: String,
+    /// What the operator does without, because the host cannot enforce it.
+    #[serde(default)]
+    pub waived: Vec<String>,
+}
+
+/// The folder of all gears of a home.
+pub fn folder(root: &Path) -> PathBuf {
+    root.join("jobs").join("gear")
+}
+
+/// What is kept of a gear; `None` when nothing is.
+pub fn state(root: &Path, id: &str) -> Result<Option<State>, PackageError> {
+    let path = folder(root).join(id).join("state.json");
+    match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        bytes => {
+            let bytes = bytes.map_err(io("read", &path))?;
+            let state = serde_json::from_slice(&bytes);
+            Ok(Some(state.map_err(|error| io("understand", &path)(error.into()))?))
+        }
+    }
+}
+
+/// Keeps something of a gear; it is on disk when this returns.
+pub fn set_state(root: &Path, id: &str, state: &State) -> Result<(), PackageError> {
+    let folder = folder(root).join(id);
+    make(&folder, 0o700)?;
+    write_state(&folder, state)
+}
+
+fn write_state(folder: &Path, state: &State) -> Result<(), PackageError> {
+    let path = folder.join("state.json");
+    let bytes = serde_json::to_vec(state).map_err(|error| io("write", &path)(error.into()))?;
+    durable_write(folder, "state.json", &bytes).map_err(io("write", &path))
+}
+
+/// Names of gears that were installed.
+pub fn installed(root: &Path) -> Result<Vec<String>, PackageError> {
+    let folder = folder(root);
+    let entries = match fs::read_dir(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(io("list", &folder))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(io("list", &folder))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') && entry.path().join("package").is_dir() {
+            found.push(name);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The manifest in a package's folder.
+pub fn manifest(package: &Path) -> Result<Document, PackageError> {
+    let path = package.join(FILE);
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MANIFEST_BYTES_MAX).unwrap_or(u64::MAX);
+    let file = File::open(&path).map_err(io("open", &path))?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(io("read", &path))?;
+    let why = "it is not text";
+    let text = String::from_utf8(bytes).map_err(|_| PackageError::Unfit { path, why })?;
+    Ok(Document::parse(&text)?)
+}
+
+/// Installs a package in place of the one of its name. The document comes from the copy.
+pub fn install(
+    root: &Path,
+    source: &Path,
+    waived: &[Ability],
+) -> Result<(Document, State), PackageError> {
+    let gears = folder(root);
+    make(&gears, 0o700)?;
+    let new = Scratch::new(&gears, ".new")?;
+    let package = new.0.join("package");
+    let sha256 = copy(source, &package)?;
+    let document = manifest(&package)?;
+    let waived = waived.iter().map(|ability| ability.as_str().to_owned()).collect();
+    let state = State { enabled: true, sha256, waived };
+    write_state(&new.0, &state)?;
+    let place = gears.join(&document.manifest.id);
+    let old = Scratch::new(&gears, ".old")?;
+    match fs::rename(&place, old.0.join("gear")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        moved => moved.map_err(io("replace", &place))?,
+    }
+    fs::rename(&new.0, &place).map_err(io("name", &place))?;
+    let synced = File::open(&gears).and_then(|folder| folder.sync_all());
+    synced.map_err(io("sync", &gears))?;
+    Ok((document, state))
+}
+
+/// A copy of an installed package for one process, of the very bytes that were installed.
+pub(crate) fn private_copy(root: &Path, id: &str, to: &Path) -> Result<State, PackageError> {
+    let changed = || PackageError::Changed { id: id.to_owned() };
+    let state = state(root, id)?.ok_or_else(changed)?;
+    let copied = copy(&folder(root).join(id).join("package"), to)?;
+    if copied != state.sha256 {
+        return Err(changed());
+    }
+    Ok(state)
+}
+
+/// A folder that is removed when it is no longer needed.
+#[derive(Debug)]
+pub struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(parent: &Path, prefix: &str) -> Result<Self, PackageError> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)
+            .map_err(|_| io("name", parent)(io::ErrorKind::Other.into()))?;
+        let path = parent.join(format!("{prefix}-{:016x}", u64::from_be_bytes(random)));
+        make(&path, 0o700)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
+
+/// Removes a tree of ours, folders that nobody may write to included.
+pub(crate) fn remove(path: &Path) {
+    let Ok(found) = fs::symlink_metadata(path) else { return };
+    if found.is_dir() {
+        // What cannot be removed is left for the next start.
+        let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                remove(&entry.path());
+            }
+        }
+        let _ = fs::remove_dir_all(path);
+    }
+}
+
+fn make(path: &Path, mode: u32) -> Result<(), PackageError> {
+    let made = DirBuilder::new().recursive(true).mode(mode).create(path);
+    made.map_err(io("make", path))
+}
+
+/// How much may still come.
+struct Room {
+    files: usize,
+    bytes: u64,
+}
+
+/// Copies a package and hashes what is written: names, whether they can be run, and contents.
+fn copy(from: &Path, to: &Path) -> Result<String, PackageError> {
+    let mut hash = Sha256::new();
+    let mut room = Room { files: PACKAGE_FILES_MAX, bytes: PACKAGE_BYTES_MAX };
+    copy_folder(from, to, "", 0, &mut room, &mut hash)?;
+    Ok(Hex::<32>(hash.finalize().into()).to_string())
+}
+
+fn copy_folder(
+    from: &Path,
+    to: &Path,
+    name: &str,
+    depth: usize,
+    room: &mut Room,
+    hash: &mut Sha256,
+) -> Result<(), PackageError> {
+    let unfit = |why| Err(PackageError::Unfit { path: from.to_owned(), why });
+    if depth > PACKAGE_DEPTH_MAX {
+        return unfit("there are folders in folders without end");
+    }
+    make(to, 0o700)?;
+    let mut names = Vec::new();
+    for entry in fs::read_dir(from).map_err(io("list", from))? {
+        let entry = entry.map_err(io("list", from))?;
+        let Some(left) = room.files.checked_sub(1) else {
+            return unfit("there are too many files in the package");
+        };
+        room.files = left;
+        match entry.file_name().into_string() {
+            Ok(name) => names.push(name),
+            Err(_) => return unfit("a file's name is not text"),
+        }
+    }
+    names.sort();
+    for entry in names {
+        let (source, target) = (from.join(&entry), to.join(&entry));
+        let path = if name.is_empty() { entry } else { format!("{name}/{entry}") };
+        let kind = fs::symlink_metadata(&source).map_err(io("look at", &source))?.file_type();
+        if kind.is_dir() {
+            copy_folder(&source, &target, &path, depth + 1, room, hash)?;
+        } else if kind.is_file() {
+            copy_file(&source, &target, &path, room, hash)?;
+        } else {
+            let why = "only plain files and folders can be in a package";
+            return Err(PackageError::Unfit { path: source, why });
+        }
+    }
+    let closed = fs::set_permissions(to, Permissions::from_mode(0o500));
+    closed.map_err(io("close", to))
+}
+
+fn copy_file(
+    from: &Path,
+    to: &Path,
+    name: &str,
+    room: &mut Room,
+    hash: &mut Sha256,
+) -> Result<(), PackageError> {
+    // A file that became a link or a pipe meanwhile is not opened.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = rustix::fs::open(from, flags, Mode::empty());
+    let mut source = File::from(opened.map_err(|errno| io("open", from)(errno.into()))?);
+    let found = source.metadata().map_err(io("look at", from))?;
+    if !found.is_file() {
+        let why = "not a plain file any more";
+        return Err(PackageError::Unfit { path: from.to_owned(), why });
+    }
+    let runs = found.mode() & 0o100 != 0;
+    let mode = if runs { 0o500 } else { 0o400 };
+    let target = OpenOptions::new().write(true).create_new(true).mode(mode).open(to);
+    let mut target = target.map_err(io("make", to))?;
+    let mut content = Sha256::new();
+    let mut piece = vec![0; 64 << 10];
+    let mut length = 0_u64;
+    loop {
+        let read = source.read(&mut piece).map_err(io("read", from))?;
+        if read == 0 {
+            break;
+        }
+        let bytes = u64::try_from(read).unwrap_or(u64::MAX);
+        let Some(left) = room.bytes.checked_sub(bytes) else {
+            let why = "the package is too large";
+            return Err(PackageError::Unfit { path: from.to_owned(), why });
+        };
+        room.bytes = left;
+        length += bytes;
+        let piece = piece.get(..read).unwrap_or_default();
+        content.update(piece);
+        target.write_all(piece).map_err(io("write", to))?;
+    }
+    // Lengths first, so that no two packages read the same.
+    let name_length = u64::try_from(name.len()).unwrap_or(u64::MAX);
+    hash.update(name_length.to_be_bytes());
+    hash.update(name.as_bytes());
+    hash.update([u8::from(runs)]);
+    hash.update(length.to_be_bytes());
+    hash.update(content.finalize());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! What is installed is what runs.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+const MANIFEST: &str = "id = \"small\"\nversion = \"1\"\ncommand = [\"{package}/run\"]\n\
+    [actions.go]\n";
+
+fn source() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join(FILE), MANIFEST).expect("a manifest");
+    fs::create_dir(folder.path().join("lib")).expect("a folder");
+    fs::write(folder.path().join("lib/part"), "part").expect("a file");
+    fs::write(folder.path().join("run"), "#!/bin/sh\n").expect("a file");
+    let runs = Permissions::from_mode(0o755);
+    fs::set_permissions(folder.path().join("run"), runs).expect("a mode");
+    folder
+}
+
+#[test]
+fn an_installed_package_is_copied_as_it_was() {
+    let (home, source) = (tempfile::tempdir().expect("a folder"), source());
+    let (document, state) = install(home.path(), source.path(), &[]).expect("installed");
+    assert_eq!(document.manifest.id, "small");
+    assert_eq!(installed(home.path()).expect("a list"), ["small"]);
+    let to = home.path().join("copy");
+    assert_eq!(private_copy(home.path(), "small", &to).expect("a copy"), state);
+    assert_eq!(fs::read(to.join("lib/part")).expect("a file"), b"part");
+    let mode =
+        |path: &str| fs::metadata(to.join(path)).expect("a file").permissions().mode() & 0o777;
+    assert_eq!((mode("run"), mode("lib/part"), mode("lib")), (0o500, 0o400, 0o500));
+    remove(&to);
+    assert!(!to.exists());
+    // Installing again replaces it, and leaves nothing behind.
+    fs::write(source.path().join("lib/part"), "other").expect("a file");
+    let (_, newer) = install(home.path(), source.path(), &[]).expect("installed");
+    assert_ne!(newer.sha256, state.sha256);
+    assert_eq!(fs::read_dir(folder(home.path())).expect("a folder").count(), 1);
+}
+
+#[test]
+fn every_change_after_the_installation_is_noticed() {
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 5] = [
+        ("content", |package| fs::write(package.join("lib/part"), "tarp").expect("changed")),
+        ("addition", |package| fs::write(package.join("lib/new"), "").expect("added")),
+        ("removal", |package| fs::remove_file(package.join("lib/part")).expect("removed")),
+        ("renaming", |package| {
+            fs::rename(package.join("lib/part"), package.join("lib/trap")).expect("renamed");
+        }),
+        ("mode", |package| {
+            let mode = Permissions::from_mode(0o600);
+            fs::set_permissions(package.join("run"), mode).expect("changed");
+        }),
+    ];
+    for (what, change) in changes {
+        let (home, source) = (tempfile::tempdir().expect("a folder"), source());
+        install(home.path(), source.path(), &[]).expect("installed");
+        let package = folder(home.path()).join("small/package");
+        for path in [package.join("lib"), package.clone(), package.join("lib/part")] {
+            fs::set_permissions(&path, Permissions::from_mode(0o700)).expect("opened");
+        }
+        change(&package);
+        let copied = private_copy(home.path(), "small", &home.path().join("copy"));
+        assert!(matches!(copied, Err(PackageError::Changed { .. })), "{what}: {copied:?}");
+    }
+}
+
+#[test]
+fn links_and_too_much_are_no_package() {
+    let (home, source) = (tempfile::tempdir().expect("a folder"), source());
+    symlink("/etc/passwd", source.path().join("lib/link")).expect("a link");
+    let refused = install(home.path(), source.path(), &[]);
+    assert!(matches!(refused, Err(PackageError::Unfit { .. })), "{refused:?}");
+    fs::remove_file(source.path().join("lib/link")).expect("gone");
+    let mut deep = source.path().to_owned();
+    for _ in 0..=PACKAGE_DEPTH_MAX {
+        deep.push("x");
+        fs::create_dir(&deep).expect("a folder");
+    }
+    assert!(install(home.path(), source.path(), &[]).is_err());
+    assert_eq!(fs::read_dir(folder(home.path())).expect("a folder").count(), 0);
+}

@@ -1,0 +1,225 @@
+//! A process in the sandbox, from its start until nothing of it is left.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Pid, Signal};
+use semel_gear::limits::LINE_BYTES_MAX;
+use semel_gear::line::Breach;
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::sandbox::shim::Stage;
+use super::sandbox::{Ability, COMMAND, Init, Inside, Limits, Outer, frame};
+use crate::limits::{GEAR_QUEUE_MAX, KILL_TIMEOUT, STDERR_BYTES_MAX};
+
+/// What is to be run, and how.
+pub(crate) struct Start<'a> {
+    pub(crate) shim: &'a Path,
+    /// A gear has one; another program gets nothing handed over.
+    pub(crate) key: Option<String>,
+    pub(crate) secrets: BTreeMap<String, String>,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) folder: PathBuf,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) read: Vec<PathBuf>,
+    pub(crate) write: Vec<PathBuf>,
+    pub(crate) limits: Limits,
+    /// The folder of the proxy's socket, when there is a network.
+    pub(crate) proxy: Option<PathBuf>,
+    pub(crate) waived: Vec<String>,
+}
+
+impl Start<'_> {
+    /// What the three stages of the shim read, one after the other.
+    fn frames(self) -> io::Result<Vec<Zeroizing<Vec<u8>>>> {
+        let namespaces = !self.waived.iter().any(|name| name == Ability::Namespaces.as_str());
+        let network = self.proxy.is_some();
+        let (key, processes) = (self.key.clone(), self.limits.processes);
+        Ok(vec![
+            frame(&Outer { key: key.clone(), namespaces })?,
+            frame(&Init { key, namespaces, proxy: self.proxy, processes })?,
+            frame(&Inside {
+                key: self.key,
+                secrets: self.secrets,
+                program: self.program,
+                arguments: self.arguments,
+                folder: self.folder,
+                environment: self.environment,
+                read: self.read,
+                write: self.write,
+                limits: self.limits,
+                network,
+                waived: self.waived,
+            })?,
+        ])
+    }
+}
+
+/// A running process. Dropped, its line of life is cut and it is killed from inside; only
+/// [`Running::kill`] waits until it is gone.
+pub(crate) struct Running {
+    child: Child,
+    group: Option<Pid>,
+    input: Option<mpsc::Sender<Zeroizing<Vec<u8>>>>,
+    output: ChildStdout,
+    buffer: Vec<u8>,
+    errors: Errors,
+}
+
+/// The engine's end of stderr: what was said there last, and the line of life of everything inside.
+struct Errors {
+    tail: Arc<Mutex<Vec<u8>>>,
+    reading: JoinHandle<()>,
+}
+
+impl Drop for Errors {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+impl Running {
+    /// Starts a process.
+    pub(crate) fn start(start: Start<'_>) -> io::Result<Self> {
+        let mut child = Command::new(start.shim)
+            .arg(COMMAND)
+            .arg(Stage::Outer.name())
+            .env_clear()
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let missing = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let mut stdin = child.stdin.take().ok_or_else(missing)?;
+        let output = child.stdout.take().ok_or_else(missing)?;
+        let errors = Errors::of(child.stderr.take().ok_or_else(missing)?);
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let (input, mut lines) = mpsc::channel::<Zeroizing<Vec<u8>>>(GEAR_QUEUE_MAX);
+        let frames = start.frames()?;
+        // It ends with the process: then nobody reads, or nobody is left to send.
+        tokio::spawn(async move {
+            use tokio::io::AsyncWriteExt;
+            for frame in frames {
+                if stdin.write_all(&frame).await.is_err() {
+                    return;
+                }
+            }
+            while let Some(line) = lines.recv().await {
+                if stdin.write_all(&line).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { child, group, input: Some(input), output, buffer: Vec::new(), errors })
+    }
+
+    /// Sends a line; never waits. A process that does not read what it is sent gets no more.
+    pub(crate) fn send(&self, line: Vec<u8>) -> Result<(), io::Error> {
+        let input = self.input.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        input.try_send(Zeroizing::new(line)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Closes its input once everything was written.
+    pub(crate) fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    /// The next line without its end, with a bound; `None` at the end. Nothing is lost when this is
+    /// dropped while it waits.
+    pub(crate) async fn line(&mut self) -> Result<Option<Vec<u8>>, Breach> {
+        let mut looked = 0;
+        loop {
+            let new = self.buffer.get(looked..).unwrap_or_default();
+            if let Some(at) = new.iter().position(|byte| *byte == b'\n') {
+                let rest = self.buffer.split_off(looked + at + 1);
+                let mut line = std::mem::replace(&mut self.buffer, rest);
+                line.pop();
+                return Ok(Some(line));
+            }
+            looked = self.buffer.len();
+            if looked >= LINE_BYTES_MAX {
+                return Err(Breach::Oversized);
+            }
+            match self.output.read_buf(&mut self.buffer).await {
+                Ok(0) | Err(_) if self.buffer.is_empty() => return Ok(None),
+                Ok(0) | Err(_) => return Err(Breach::Malformed),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// What it writes, as it comes; nothing at the end.
+    pub(crate) async fn bytes(&mut self) -> Vec<u8> {
+        self.buffer.clear();
+        // A pipe that broke is one that ended.
+        let _ = self.output.read_buf(&mut self.buffer).await;
+        std::mem::take(&mut self.buffer)
+    }
+
+    /// Asks the process and its group to end.
+    pub(crate) fn terminate(&self) {
+        if let Some(group) = self.group {
+            // It may be gone already.
+            let _ = rustix::process::kill_process_group(group, Signal::TERM);
+        }
+    }
+
+    /// What it said last on stderr.
+    pub(crate) fn last_words(&self) -> String {
+        let tail = self.errors.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&tail).trim().to_owned()
+    }
+
+    /// Kills it and everything that it has started; nothing is left when this comes back. Gives its
+    /// exit code, if it had ended by itself.
+    pub(crate) async fn kill(mut self) -> Option<i32> {
+        let ended = self.child.try_wait().ok().flatten();
+        self.errors.reading.abort();
+        // Aborted is over, and only then is its end of the pipe closed.
+        let _ = (&mut self.errors.reading).await;
+        if timeout(KILL_TIMEOUT, self.child.wait()).await.is_err() {
+            tracing::warn!("a sandbox did not end by itself and is killed");
+            if let Some(group) = self.group {
+                let _ = rustix::process::kill_process_group(group, Signal::KILL);
+            }
+            let _ = self.child.kill().await;
+        }
+        ended.and_then(|status| status.code())
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(&mut self) -> Option<i32> {
+        self.child.wait().await.ok().and_then(|status| status.code())
+    }
+}
+
+impl Errors {
+    fn of(mut stderr: ChildStderr) -> Self {
+        let tail = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&tail);
+        let reading = tokio::spawn(async move {
+            let mut piece = vec![0; 8 << 10];
+            // Everything is read, so that nobody has to wait; only the end is kept.
+            while let Ok(read @ 1..) = stderr.read(&mut piece).await {
+                let mut tail = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                tail.extend_from_slice(piece.get(..read).unwrap_or_default());
+                let over = tail.len().saturating_sub(STDERR_BYTES_MAX);
+                tail.drain(..over);
+            }
+            // The line of life is held until this is aborted.
+            std::future::pending::<()>().await;
+        });
+        Self { tail, reading }
+    }
+}

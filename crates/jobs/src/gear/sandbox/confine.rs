@@ -1,0 +1,243 @@
+//! What a process gives up before it becomes a gear. Each of these holds for root too.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use nix::libc;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::CapabilitySet;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use super::Limits;
+
+type Failed = Box<dyn std::error::Error>;
+
+/// What programs need of the system, to read and to run.
+const SYSTEM: [&str; 12] = [
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/bin",
+    "/sbin",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/ssl",
+    "/etc/pki/tls",
+    "/etc/localtime",
+];
+
+/// Devices that hold nothing.
+const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+
+/// Numbers of calls in the kernel's other interface for 64-bit machines begin here.
+const X32: i64 = 0x4000_0000;
+
+/// Closes what whoever started the engine has left open: standard input, output and errors stay.
+pub(super) fn close_others() -> Result<(), Failed> {
+    let mut open = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        open.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
+        // The folder itself was one of them and is closed already.
+        let _ = nix::unistd::close(descriptor);
+    }
+    Ok(())
+}
+
+pub(super) fn set_limits(limits: &Limits) -> Result<(), Failed> {
+    for (resource, most) in [
+        (Resource::As, limits.memory_bytes),
+        (Resource::Cpu, limits.cpu_s.saturating_add(1)),
+        (Resource::Nproc, limits.processes),
+        (Resource::Fsize, limits.file_bytes),
+        (Resource::Nofile, limits.open_files),
+        (Resource::Core, 0),
+        (Resource::Memlock, 0),
+        (Resource::Msgqueue, 0),
+    ] {
+        // More than the operator's own limit is not to be had.
+        let own = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        let most = most.min(own);
+        // At the lower one a process is told which limit it was, at the upper one it is killed.
+        let told = if resource == Resource::Cpu { most.saturating_sub(1).max(1) } else { most };
+        setrlimit(resource, Rlimit { current: Some(told), maximum: Some(most) })?;
+    }
+    Ok(())
+}
+
+/// Nothing that is run from here on has a capability, whatever its owner's number is in here.
+pub(super) fn drop_capabilities() -> Result<(), Failed> {
+    rustix::thread::set_no_new_privs(true)?;
+    rustix::thread::clear_ambient_capability_set()?;
+    for capability in CapabilitySet::all().iter() {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            // A kernel that does not know it, and a process that never had one.
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Files: Landlock. The rights that ABI 3 knows are demanded, newer ones are taken where they are.
+pub(super) fn restrict_files(read: &[PathBuf], write: &[PathBuf]) -> Result<(), Failed> {
+    let all = AccessFs::from_all(ABI::V5);
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V3))?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)?
+        .scope(Scope::from_all(ABI::V6))?
+        .create()?;
+    let look = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute;
+    let devices = BitFlags::from(AccessFs::ReadFile) | AccessFs::WriteFile;
+    let change = all & !BitFlags::from(AccessFs::Execute);
+    let change = change & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock);
+    let system = SYSTEM.iter().map(|path| (Path::new(path), look));
+    let devices = DEVICES.iter().map(|path| (Path::new(path), devices));
+    // What the system does not have is not needed; what was declared has to be there.
+    for (path, access) in system.chain(devices).filter(|(path, _)| path.exists()) {
+        rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, fitting(path, access)))?;
+    }
+    let read = read.iter().map(|path| (path, look));
+    for (path, access) in read.chain(write.iter().map(|path| (path, change))) {
+        let access = fitting(path, access);
+        rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, access))?;
+    }
+    match rules.restrict_self()?.ruleset {
+        RulesetStatus::NotEnforced => Err("Landlock is not enforced".into()),
+        RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => Ok(()),
+    }
+}
+
+/// A rule for a file may not speak of folders.
+fn fitting(path: &Path, access: BitFlags<AccessFs>) -> BitFlags<AccessFs> {
+    if path.is_dir() { access } else { access & AccessFs::from_file(ABI::V5) }
+}
+
+/// Calls that lead around the rest, or that Landlock does not see. `chmod` and its kind are among
+/// them, on open files too: they would reach every file of the operator, and of root the system.
+#[rustfmt::skip]
+const FORBIDDEN: &[i64] = &[
+    // Other processes.
+    libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_kcmp,
+    libc::SYS_pidfd_getfd, libc::SYS_process_madvise, libc::SYS_perf_event_open,
+    // Namespaces and mounts.
+    libc::SYS_unshare, libc::SYS_setns, libc::SYS_mount, libc::SYS_umount2, libc::SYS_pivot_root,
+    libc::SYS_chroot, libc::SYS_open_tree, libc::SYS_move_mount, libc::SYS_fsopen,
+    libc::SYS_fsconfig, libc::SYS_fsmount, libc::SYS_fspick, libc::SYS_mount_setattr,
+    libc::SYS_name_to_handle_at, libc::SYS_open_by_handle_at,
+    // Ways into the kernel that have their own rules.
+    libc::SYS_bpf, libc::SYS_userfaultfd, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register, libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key,
+    libc::SYS_fanotify_init, libc::SYS_quotactl, libc::SYS_syslog, libc::SYS_acct,
+    libc::SYS_memfd_secret, libc::SYS_personality,
+    // The machine.
+    libc::SYS_reboot, libc::SYS_swapon, libc::SYS_swapoff, libc::SYS_sethostname,
+    libc::SYS_setdomainname, libc::SYS_init_module, libc::SYS_finit_module,
+    libc::SYS_delete_module, libc::SYS_kexec_load, libc::SYS_kexec_file_load,
+    libc::SYS_settimeofday, libc::SYS_clock_settime, libc::SYS_clock_adjtime, libc::SYS_adjtimex,
+    libc::SYS_vhangup, libc::SYS_nfsservctl,
+    // What Landlock does not see.
+    libc::SYS_fchmod, libc::SYS_fchmodat, SYS_FCHMODAT2, libc::SYS_fchown, libc::SYS_fchownat,
+    libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr,
+    libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr,
+    SYS_SETXATTRAT, SYS_REMOVEXATTRAT, SYS_FILE_SETATTR,
+];
+
+/// Newer than the library's list.
+const SYS_FCHMODAT2: i64 = 452;
+const SYS_SETXATTRAT: i64 = 463;
+const SYS_REMOVEXATTRAT: i64 = 466;
+const SYS_FILE_SETATTR: i64 = 469;
+
+/// Older spellings that newer machines do not have.
+#[cfg(target_arch = "x86_64")]
+#[rustfmt::skip]
+const FORBIDDEN_HERE: &[i64] = &[
+    libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown, libc::SYS_utime, libc::SYS_utimes,
+    libc::SYS_futimesat, libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_modify_ldt,
+    libc::SYS_uselib, libc::SYS_ustat, libc::SYS_sysfs, libc::SYS__sysctl,
+    // The same under the numbers of x32.
+    X32 | 521, X32 | 528, X32 | 539, X32 | 540,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const FORBIDDEN_HERE: &[i64] = &[];
+
+/// System calls: seccomp, as a list of what is forbidden.
+pub(super) fn restrict_calls(network: bool) -> Result<(), Failed> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for call in FORBIDDEN.iter().chain(FORBIDDEN_HERE) {
+        rules.insert(*call, Vec::new());
+        rules.insert(*call | X32, Vec::new());
+    }
+    for call in [libc::SYS_socket, libc::SYS_socket | X32] {
+        rules.insert(call, sockets(network)?);
+    }
+    let namespaces = libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET;
+    let mut clones = Vec::new();
+    for bit in (0..32).map(|bit| 1_i32 << bit).filter(|bit| namespaces & bit != 0) {
+        let bit = u64::from(bit.cast_unsigned());
+        clones.push(SeccompRule::new(vec![argument(0, SeccompCmpOp::MaskedEq(bit), bit)?])?);
+    }
+    for call in [libc::SYS_clone, libc::SYS_clone | X32] {
+        rules.insert(call, clones.clone());
+    }
+    // Times are set on open files only: with a path, the second argument is not null.
+    for call in [libc::SYS_utimensat, libc::SYS_utimensat | X32] {
+        let path = argument_long(1, SeccompCmpOp::Ne, 0)?;
+        rules.insert(call, vec![SeccompRule::new(vec![path])?]);
+    }
+    apply(rules, libc::EPERM)?;
+    // Its arguments are out of sight; without it the C library takes the older call.
+    let hidden = [libc::SYS_clone3, libc::SYS_clone3 | X32].map(|call| (call, Vec::new()));
+    apply(hidden.into_iter().collect(), libc::ENOSYS)
+}
+
+/// Sockets of this host are files that Landlock does not see, and what is not a stream could not go
+/// through the proxy.
+fn sockets(network: bool) -> Result<Vec<SeccompRule>, Failed> {
+    if !network {
+        return Ok(Vec::new());
+    }
+    let family = |family: i32| argument(0, SeccompCmpOp::Ne, u64::from(family.cast_unsigned()));
+    let other = vec![family(libc::AF_INET)?, family(libc::AF_INET6)?];
+    let mut rules = vec![SeccompRule::new(other)?];
+    for kind in (0..16_u64).filter(|kind| *kind != u64::from(libc::SOCK_STREAM.cast_unsigned())) {
+        let kind = argument(1, SeccompCmpOp::MaskedEq(0xf), kind)?;
+        rules.push(SeccompRule::new(vec![kind])?);
+    }
+    Ok(rules)
+}
+
+fn argument(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Failed> {
+    Ok(SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value)?)
+}
+
+fn argument_long(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Failed> {
+    Ok(SeccompCondition::new(index, SeccompCmpArgLen::Qword, op, value)?)
+}
+
+fn apply(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> Result<(), Failed> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let refuse = SeccompAction::Errno(errno.cast_unsigned());
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?;
+    let program = BpfProgram::try_from(filter)?;
+    Ok(seccompiler::apply_filter(&program)?)
+}

@@ -1,0 +1,224 @@
+//! Every limit of the job engine in one place.
+
+use std::time::Duration;
+
+/// Bytes of a plan, of parameters, of a result, of a gear's line (jobs.md §11).
+pub const DOCUMENT_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes from which a document is worth a warning.
+pub const DOCUMENT_BYTES_WARN: usize = 100 * 1024;
+/// Containers inside each other in a plan.
+pub const DOCUMENT_DEPTH_MAX: usize = 32;
+/// Steps of a plan.
+pub const STEPS_MAX: usize = 256;
+/// Resources that a step names.
+pub const RESOURCES_MAX: usize = 64;
+/// Bytes of a name: of a step, a gear, an action, a group, a conversation.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Bytes of a request in words.
+pub const REQUEST_BYTES_MAX: usize = 100 * 1024;
+
+/// Better plans asked of a planner, for each plan (jobs.md §3).
+pub const REVISIONS_MAX: u32 = 3;
+/// New plans after a step failed for good.
+pub const REPLANS_MAX: u32 = 2;
+/// Attempts of a step in one plan.
+pub const ATTEMPTS_MAX: u32 = 3;
+/// Workers that may die over a job.
+pub const DEATHS_MAX: u32 = 3;
+
+/// How long a job may take that says nothing else (jobs.md §6).
+pub const JOB_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long any job may take.
+pub const JOB_TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// How long an action may take that says nothing else (jobs.md §5).
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a person may take to answer.
+pub const APPROVAL_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+/// Between the signal to stop and the end of patience.
+pub const GRACE: Duration = Duration::from_secs(5);
+/// How long a stop waits for running jobs.
+pub const SHUTDOWN_MAX: Duration = Duration::from_secs(30);
+
+/// How long a claim lasts without news of its worker.
+pub const LEASE: Duration = Duration::from_secs(15);
+/// The safety net below the signals.
+pub const POLL: Duration = Duration::from_millis(100);
+/// Jobs that one claim takes.
+pub const CLAIM_MAX: u32 = 64;
+/// Jobs under way in one engine.
+pub const WORKERS: usize = 64;
+/// How often what is over is looked for: approvals, old jobs.
+pub const UPKEEP: Duration = Duration::from_secs(10);
+/// How long an ended job is kept.
+pub const RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Jobs that one transaction of upkeep removes.
+pub const SWEEP_MAX: u32 = 500;
+/// The same when they have very much to tell: their lines fit into one transaction.
+pub const SWEEP_LONG_MAX: u32 = 3;
+/// Transactions of one pass.
+pub const SWEEP_ROUNDS_MAX: u32 = 1000;
+/// Lines in a job's ledger above which gears are not heard any more.
+pub const LEDGER_LINES_MAX: i64 = 20_000;
+
+/// How often it is measured how late tasks get their turn.
+pub const WATCHDOG_INTERVAL: Duration = Duration::from_millis(100);
+/// What is worth a warning.
+pub const WATCHDOG_WARN: Duration = Duration::from_millis(10);
+/// What is worth everything that is known.
+pub const WATCHDOG_DUMP: Duration = Duration::from_secs(10);
+/// Between two warnings.
+pub const WATCHDOG_QUIET: Duration = Duration::from_secs(10);
+
+/// The first wait before a step is tried again; doubled each time (jobs.md §7).
+pub const RETRY_BASE: Duration = Duration::from_secs(1);
+/// The longest wait that we choose ourselves.
+pub const RETRY_CAP: Duration = Duration::from_secs(30);
+
+/// Runs that a breaker looks back on.
+pub const BREAKER_WINDOW: usize = 10;
+/// Runs below which it stays closed.
+pub const BREAKER_RUNS_MIN: usize = 5;
+/// How long it is open at first.
+pub const BREAKER_OPEN: Duration = Duration::from_secs(30);
+/// And at the most.
+pub const BREAKER_OPEN_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// The width of a bucket in which equal requests are one (jobs.md §2).
+pub const DEDUP_BUCKET_MS: i64 = 5_000;
+/// Items of a page.
+pub const PAGE_MAX: u32 = 500;
+/// Rows that are looked at for one page.
+pub const PAGE_SCAN_MAX: u32 = 10_000;
+/// Lines that a gear may report in one attempt; more are counted and dropped.
+pub const REPORTS_MAX: u32 = 10_000;
+/// Jobs inside each other.
+pub const SUB_JOB_DEPTH_MAX: u32 = 8;
+
+/// Bytes of a body or a file that goes into a document; encoded, more might not fit into it.
+pub const INLINE_BYTES_MAX: usize = 600 * 1024;
+
+/// Bytes of that once it is escaped as text, or it is encoded instead.
+pub const ESCAPED_BYTES_MAX: usize = 800 * 1024;
+
+/// Bytes of a body that an answer of another server may have.
+pub const HTTP_BODY_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes of an answer's head.
+pub const HTTP_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// How often a request is sent somewhere else.
+pub const HTTP_REDIRECTS_MAX: usize = 5;
+
+/// How long connecting to one address may take, TLS included.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Addresses of one name that are tried.
+pub const ADDRESSES_MAX: usize = 4;
+
+/// Entries of a folder that are listed.
+pub const FILES_LISTED_MAX: usize = 10_000;
+
+/// How long a built-in action may take that says nothing else.
+pub const SLEEP_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Bytes of one of the frames that the sandbox is set up with.
+pub const FRAME_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of what is handed over to a gear: its key and its secrets.
+pub const HANDOVER_BYTES_MAX: usize = semel_gear::limits::HANDOVER_BYTES_MAX;
+
+/// How often the first process of a sandbox looks after orphans.
+pub const ORPHANS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The least number of processes that a namespace can be held to.
+pub const PIDS_MAX_LEAST: u64 = 301;
+
+/// Connections that one gear may have at a time.
+pub const PROXY_CONNECTIONS_MAX: usize = 32;
+
+/// How long it may take to find out what a host can enforce.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bytes of a gear's manifest.
+pub const MANIFEST_BYTES_MAX: usize = 256 << 10;
+
+/// Actions of one gear.
+pub const GEAR_ACTIONS_MAX: usize = 64;
+
+/// Words of a gear's command, and names of one kind in its permissions.
+pub const GEAR_NAMES_MAX: usize = 64;
+
+/// The longest time that an action may ask for.
+pub const STEP_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Files and folders of a package.
+pub const PACKAGE_FILES_MAX: usize = 4096;
+
+/// Bytes of a package.
+pub const PACKAGE_BYTES_MAX: u64 = 256 << 20;
+
+/// Folders in folders of a package.
+pub const PACKAGE_DEPTH_MAX: usize = 16;
+
+/// Secrets of a home.
+pub const SECRETS_MAX: usize = 256;
+
+/// Bytes of a secret.
+pub const SECRET_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of the file of all secrets.
+pub const SECRETS_FILE_BYTES_MAX: usize = 8 << 20;
+
+/// How long a gear has from being told to stop until everything of it is killed (jobs.md §6).
+pub const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// How much of that it has before it is sent SIGTERM.
+pub const STOP_MESSAGE_GRACE: Duration = Duration::from_millis(500);
+
+/// How long a sandbox may take to end once it is told to, or it is killed itself.
+pub const KILL_TIMEOUT: Duration = Duration::from_millis(800);
+
+/// Lines that wait to be read by a gear.
+pub const GEAR_QUEUE_MAX: usize = 64;
+
+/// Lines of a gear in one execution.
+pub const GEAR_LINES_MAX: u32 = 100_000;
+
+/// Bytes that are kept of what a process says on stderr: the end.
+pub const STDERR_BYTES_MAX: usize = 8 << 10;
+
+/// Characters of that in the message of a failure.
+pub const LAST_WORDS_CHARS_MAX: usize = 1000;
+
+/// Bytes of a line in a job's log.
+pub const REPORT_BYTES_MAX: usize = 16 << 10;
+
+/// Processes of one gear that may wait for more.
+pub const WARM_MAX: usize = 4;
+
+/// How long they wait.
+pub const WARM_IDLE: Duration = Duration::from_secs(60);
+
+/// How often one serves.
+pub const WARM_EXECUTIONS_MAX: u32 = 1000;
+
+/// Bytes of the head of a request to a gear's proxy.
+pub const PROXY_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes that are kept of what a shell's command writes; escaped they may be six times as many.
+pub const SHELL_OUTPUT_BYTES_MAX: usize = 128 << 10;
+
+/// Writes that wait for a transaction on PostgreSQL; one more waits outside.
+pub const LANE_QUEUE_MAX: usize = 4096;
+/// Writes that share one.
+pub const LANE_BATCH_MAX: usize = 64;
+/// Transactions of submissions under way at once.
+pub const SUBMITS_AT_ONCE: usize = 2;
+/// Transactions of moves under way at once.
+pub const ADVANCES_AT_ONCE: usize = 2;
+/// How often a write whose outcome nobody told is looked up.
+pub const SETTLE_ROUNDS_MAX: u32 = 5;
+/// The pause between two signals to other engines.
+pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(5);
+/// The pause after one that could not be sent.
+pub const SIGNAL_RETRY: Duration = Duration::from_secs(1);

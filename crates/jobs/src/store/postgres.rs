@@ -1,0 +1,76 @@
+//! The jobs' tables in PostgreSQL: any number of engines share one database. The files are those of
+//! `sqlite/`; what differs beyond the dialect is said where it does.
+//!
+//! Locks are always taken in this order, and within each kind in the order of their numbers, so
+//! that no two transactions wait for each other: advisory locks ([`lock`]), rows of `job`, and then
+//! what belongs to those rows. A claim waits for no lock at all.
+
+mod advance;
+mod breaker;
+mod claim;
+mod execution;
+mod job;
+mod lane;
+mod ledger;
+mod letter;
+mod list;
+mod lock;
+mod person;
+#[cfg(test)]
+mod plans;
+mod row;
+mod signal;
+mod submit;
+
+use std::sync::Arc;
+
+use semel_store::migration::{Migration, MigrationSet};
+use semel_store::postgres::Postgres;
+
+use crate::limits::{ADVANCES_AT_ONCE, SUBMITS_AT_ONCE};
+use crate::store::{Advance, Advanced, NewJob, Submitted};
+use lane::Lane;
+use signal::Bell;
+pub use signal::{Signal, Signals};
+
+/// The schema, to be migrated beside the registrar's.
+pub const MIGRATIONS: MigrationSet = MigrationSet {
+    component: "jobs",
+    migrations: &[Migration {
+        version: 1,
+        name: "jobs",
+        sql: include_str!("../../migrations/postgres/0001_jobs.sql"),
+    }],
+};
+
+/// A database that has the jobs' tables and the registrar's.
+#[derive(Clone)]
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    postgres: Postgres,
+    submits: Lane<NewJob, Submitted>,
+    advances: Lane<Advance, Advanced>,
+    bell: Bell,
+}
+
+impl PostgresStore {
+    /// Over a database that was opened with [`MIGRATIONS`] and the registrar's.
+    pub fn new(postgres: Postgres) -> Self {
+        let shared = Shared {
+            postgres,
+            submits: Lane::new(SUBMITS_AT_ONCE),
+            advances: Lane::new(ADVANCES_AT_ONCE),
+            bell: Bell::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    fn postgres(&self) -> &Postgres {
+        &self.shared.postgres
+    }
+}
+
+type Parameters<'p> = &'p [&'p (dyn tokio_postgres::types::ToSql + Sync)];

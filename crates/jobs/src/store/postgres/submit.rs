@@ -1,0 +1,354 @@
+//! The table `job`: taking some in.
+//!
+//! Differs from sqlite: other engines do the same at the same time. So each name under which a job
+//! may be there already is locked first, and its conversation with them, all in one order; what is
+//! there is read after that. Two round trips whatever the number, one for jobs that have no names.
+
+use std::collections::HashSet;
+
+use semel_core::id::JobId;
+use semel_store::postgres::Asked;
+use semel_store::{StoreError, statements};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::advance::let_go;
+use super::lane::Work;
+use super::lock::{self, Lock, Locks};
+use super::row::{Id, hash};
+use super::{Parameters, PostgresStore};
+use crate::life::JobStatus;
+use crate::limits::SETTLE_ROUNDS_MAX;
+use crate::store::{NewJob, Submitted, corrupt};
+
+statements! {
+    /// What is being repeated stays for as long as it takes.
+    HOLD_REPEATED = "
+        SELECT no
+          FROM jobs.job
+         WHERE id = ANY ($1::uuid[])
+         ORDER BY no
+           FOR SHARE";
+
+    FACTS = "
+        -- Limits inside, so that every look-up goes row by row, whatever the plan was made on.
+        SELECT named.id, named.status, named.fingerprint, equal.id, equal.status,
+               (SELECT 1
+                  FROM jobs.job AS failed
+                 WHERE failed.id = asked.retry_of
+                   AND failed.status = 'failed'
+                 LIMIT 1) IS NOT NULL,
+               (SELECT 1
+                  FROM jobs.job AS repeat
+                 WHERE repeat.root_id = asked.root_id
+                   AND repeat.retry_of IS NOT NULL
+                   AND repeat.completed_at IS NULL
+                 LIMIT 1) IS NOT NULL,
+               (SELECT 1
+                  FROM jobs.job AS live
+                 WHERE live.conversation = asked.conversation
+                   AND live.completed_at IS NULL
+                 LIMIT 1) IS NOT NULL
+          FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::bytea[], $5::uuid[], $6::uuid[],
+                      $7::text[])
+               WITH ORDINALITY
+               AS asked (key, last, own, next, retry_of, root_id, conversation, number)
+          LEFT JOIN LATERAL (SELECT job.id, job.status, job.fingerprint
+                               FROM jobs.job
+                              WHERE job.key = asked.key
+                              LIMIT 1) AS named ON TRUE
+          LEFT JOIN LATERAL (SELECT job.id, job.status
+                               FROM jobs.job
+                              WHERE job.dedup_hash IN (asked.last, asked.own, asked.next)
+                                AND job.completed_at IS NULL
+                              ORDER BY job.no
+                              LIMIT 1) AS equal ON TRUE
+         ORDER BY asked.number";
+
+    INSERT = "
+        WITH made AS (
+            INSERT INTO jobs.job (id, root_id, retry_of, parent_id, depth, source, priority,
+                                  conversation, request, carries_plan, key, fingerprint,
+                                  dedup_hash, created_at, plan, plan_no, status, ready, budget_ms,
+                                  entries)
+            SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
+                   new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
+                   new.fingerprint, new.dedup_hash, new.created_at, new.plan::json,
+                   CASE WHEN new.plan IS NULL THEN 0 ELSE 1 END, 'pending', new.ready,
+                   new.budget_ms, 1
+              FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
+                          $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
+                          $11::bytea[], $12::bytea[], $13::bigint[], $14::text[], $15::boolean[],
+                          $16::bigint[])
+                   WITH ORDINALITY
+                   AS new (id, root_id, retry_of, parent_id, depth, source, priority, conversation,
+                           request, key, fingerprint, dedup_hash, created_at, plan, ready,
+                           budget_ms, number)
+             ORDER BY new.number
+         RETURNING no, created_at, source)
+        INSERT INTO jobs.ledger (job_no, entry, at, event, detail)
+        SELECT no, 1, created_at, 'submitted',
+               ('{\"status\":\"pending\",\"source\":\"' || source || '\"}')::json
+          FROM made";
+
+    IS_THERE = "
+        SELECT 1
+          FROM jobs.job
+         WHERE id = $1";
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn submit(&self, job: NewJob) -> Result<Submitted, StoreError> {
+        self.shared.submits.write(self, job).await
+    }
+
+    /// Takes these in, which have no name in common, in one transaction.
+    async fn submit_once(&self, jobs: &[NewJob]) -> Result<Vec<Submitted>, StoreError> {
+        let (locks, asked) = (Locks::of(names(jobs)), FactsAsked::of(jobs));
+        let repeated = repeated(jobs);
+        let (lock_by, facts_by) = (locks.parameters(), asked.parameters());
+        let repeated_by: Parameters<'_> = &[&repeated];
+        let begin = [
+            (!locks.is_empty()).then_some((lock::lock(), lock_by.as_slice())),
+            (!repeated.is_empty()).then_some((HOLD_REPEATED, repeated_by)),
+            (!locks.is_empty()).then_some((FACTS, facts_by.as_slice())),
+        ];
+        let begin: Vec<Asked<'_>> = begin.into_iter().flatten().collect();
+        let (tx, mut rows) = self.postgres().begin_with(&begin).await?;
+        let facts = rows.pop().unwrap_or_default();
+        let mut conversations = HashSet::new();
+        let (mut said, mut new) = (Vec::with_capacity(jobs.len()), NewRows::default());
+        for (number, job) in jobs.iter().enumerate() {
+            let facts = facts.get(number).map(Facts::read).transpose()?.unwrap_or_default();
+            let answer = facts.decide(job);
+            if answer == Submitted::Made {
+                let first = job.conversation.as_deref().is_none_or(|c| conversations.insert(c));
+                new.add(job, first && !facts.any_before);
+            }
+            said.push(answer);
+        }
+        if new.ids.is_empty() {
+            let_go(tx).await;
+        } else {
+            tx.commit_with(&[(INSERT, &new.parameters())]).await?;
+        }
+        Ok(said)
+    }
+
+    /// One that may have been written: whatever is said of it now, if it is there it was made.
+    async fn submit_again(&self, job: &NewJob) -> Result<Submitted, StoreError> {
+        let mut said = Err(StoreError::Stopped);
+        for _ in 0..SETTLE_ROUNDS_MAX {
+            // Waits for whoever holds its names, and so for the transaction that got no answer.
+            said = self.submit_alone(job).await;
+            match self.postgres().read(IS_THERE, &[&job.id.as_uuid()]).await {
+                Ok(rows) if !rows.is_empty() => return Ok(Submitted::Made),
+                Ok(_) if !matches!(said, Err(StoreError::Uncertain { .. })) => return said,
+                Ok(_) | Err(_) => {}
+            }
+        }
+        let cause = said.err().map_or_else(|| "it cannot be looked up".into(), |e| e.chain());
+        Err(StoreError::Uncertain { cause: cause.into() })
+    }
+
+    async fn submit_alone(&self, job: &NewJob) -> Result<Submitted, StoreError> {
+        let run = || self.submit_once(std::slice::from_ref(job));
+        let mut said = self.postgres().retry(run).await?;
+        said.pop().ok_or_else(|| corrupt("job", job.id, "nothing was said of it"))
+    }
+}
+
+impl Work<NewJob, Submitted> for PostgresStore {
+    fn fits(batch: &[NewJob], item: &NewJob) -> bool {
+        batch.iter().all(|job| !have_a_name_in_common(job, item))
+    }
+
+    async fn run(&self, batch: Vec<NewJob>) -> Vec<Result<Submitted, StoreError>> {
+        let mut said = Vec::with_capacity(batch.len());
+        match self.postgres().retry(|| self.submit_once(&batch)).await {
+            Ok(answers) => said.extend(answers.into_iter().map(Ok)),
+            Err(StoreError::Uncertain { .. }) => {
+                for job in &batch {
+                    said.push(self.submit_again(job).await);
+                }
+            }
+            Err(error) if batch.len() == 1 => said.push(Err(error)),
+            // What one of them is refused for is no fault of the others.
+            Err(_) => {
+                for job in &batch {
+                    let alone = self.submit_alone(job).await;
+                    let unknown = matches!(alone, Err(StoreError::Uncertain { .. }));
+                    said.push(if unknown { self.submit_again(job).await } else { alone });
+                }
+            }
+        }
+        if said.iter().any(|answer| matches!(answer, Ok(Submitted::Made))) {
+            self.shared.bell.ring();
+        }
+        said
+    }
+}
+
+/// Whether the later one may find the earlier one.
+fn have_a_name_in_common(one: &NewJob, other: &NewJob) -> bool {
+    let words = |job: &NewJob| job.dedup.into_iter().flatten().collect::<Vec<_>>();
+    let equal = || {
+        let known = words(one);
+        words(other).iter().any(|hash| known.contains(hash))
+    };
+    one.id == other.id
+        || (one.key.is_some() && one.key == other.key)
+        || (one.retry_of.is_some() && other.retry_of.is_some() && one.root_id == other.root_id)
+        || (one.dedup.is_some() && other.dedup.is_some() && equal())
+}
+
+/// The locks of these jobs: of what they may be known by, and of their conversations.
+fn names(jobs: &[NewJob]) -> Vec<i32> {
+    let mut numbers = Vec::new();
+    for job in jobs {
+        numbers.extend(job.conversation.as_deref().map(|name| Lock::Conversation(name).number()));
+        numbers.extend(job.key.as_deref().map(|key| Lock::Key(key).number()));
+        let words = job.dedup.iter().flatten().map(|hash| Lock::Words(&hash.0).number());
+        numbers.extend(words);
+        let root = job.retry_of.map(|_| job.root_id.as_uuid());
+        numbers.extend(root.map(|root| Lock::Root(root.as_bytes()).number()));
+    }
+    numbers
+}
+
+fn repeated(jobs: &[NewJob]) -> Vec<Uuid> {
+    let both = |job: &NewJob| job.retry_of.map(|of| [of.as_uuid(), job.root_id.as_uuid()]);
+    jobs.iter().filter_map(both).flatten().collect()
+}
+
+/// What is there of one job.
+#[derive(Default)]
+struct Facts {
+    named: Option<(JobId, JobStatus, Option<semel_core::hex::Hex<32>>)>,
+    equal: Option<(JobId, JobStatus)>,
+    failed: bool,
+    repeating: bool,
+    any_before: bool,
+}
+
+impl Facts {
+    fn read(row: &Row) -> Result<Self, StoreError> {
+        let id = |column| Ok::<_, StoreError>(row.try_get::<_, Option<Uuid>>(column)?.map(Id::new));
+        let named = id(0)?.map(|id| {
+            let fingerprint: Option<&[u8]> = row.try_get(2)?;
+            Ok::<_, StoreError>((id, status(row, 1, id)?, fingerprint.and_then(hash)))
+        });
+        let equal = id(3)?.map(|id| Ok::<_, StoreError>((id, status(row, 4, id)?)));
+        Ok(Self {
+            named: named.transpose()?,
+            equal: equal.transpose()?,
+            failed: row.try_get(5)?,
+            repeating: row.try_get(6)?,
+            any_before: row.try_get(7)?,
+        })
+    }
+
+    /// The key goes before the words (jobs.md §2).
+    fn decide(&self, job: &NewJob) -> Submitted {
+        if job.key.is_some() {
+            if let Some((id, status, fingerprint)) = self.named {
+                let same = fingerprint == Some(job.fingerprint);
+                return if same { Submitted::There(id, status) } else { Submitted::Reused(id) };
+            }
+        } else if let Some((id, status)) = self.equal {
+            return Submitted::There(id, status);
+        }
+        match job.retry_of {
+            Some(_) if !self.failed => Submitted::NotFailed,
+            Some(_) if self.repeating => Submitted::Repeating,
+            Some(_) | None => Submitted::Made,
+        }
+    }
+}
+
+fn status(row: &Row, column: usize, id: Id) -> Result<JobStatus, StoreError> {
+    let text: &str = row.try_get(column)?;
+    JobStatus::parse(text).ok_or_else(|| corrupt("job", id, "no such status"))
+}
+
+/// The parameters of `FACTS`, kept alive.
+struct FactsAsked<'a> {
+    keys: Vec<Option<&'a str>>,
+    words: [Vec<Option<&'a [u8]>>; 3],
+    retry_of: Vec<Option<Uuid>>,
+    roots: Vec<Uuid>,
+    conversations: Vec<Option<&'a str>>,
+}
+
+impl<'a> FactsAsked<'a> {
+    fn of(jobs: &'a [NewJob]) -> Self {
+        let words = |bucket: usize| {
+            let of = |job: &'a NewJob| job.dedup.as_ref().map(|hashes| &hashes[bucket].0[..]);
+            jobs.iter().map(of).collect()
+        };
+        Self {
+            keys: jobs.iter().map(|job| job.key.as_deref()).collect(),
+            words: [words(0), words(1), words(2)],
+            retry_of: jobs.iter().map(|job| job.retry_of.map(|of| of.as_uuid())).collect(),
+            roots: jobs.iter().map(|job| job.root_id.as_uuid()).collect(),
+            conversations: jobs.iter().map(|job| job.conversation.as_deref()).collect(),
+        }
+    }
+
+    fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 7] {
+        let [last, own, next] = &self.words;
+        [&self.keys, last, own, next, &self.retry_of, &self.roots, &self.conversations]
+    }
+}
+
+/// The parameters of `INSERT`, kept alive.
+#[derive(Default)]
+struct NewRows<'a> {
+    ids: Vec<Uuid>,
+    roots: Vec<Uuid>,
+    retry_of: Vec<Option<Uuid>>,
+    parents: Vec<Option<Uuid>>,
+    depths: Vec<i64>,
+    sources: Vec<&'static str>,
+    priorities: Vec<i64>,
+    conversations: Vec<Option<&'a str>>,
+    requests: Vec<Option<&'a str>>,
+    keys: Vec<Option<&'a str>>,
+    fingerprints: Vec<&'a [u8]>,
+    words: Vec<Option<&'a [u8]>>,
+    created_at: Vec<i64>,
+    plans: Vec<Option<&'a str>>,
+    ready: Vec<bool>,
+    budgets: Vec<i64>,
+}
+
+impl<'a> NewRows<'a> {
+    fn add(&mut self, job: &'a NewJob, ready: bool) {
+        self.ids.push(job.id.as_uuid());
+        self.roots.push(job.root_id.as_uuid());
+        self.retry_of.push(job.retry_of.map(|of| of.as_uuid()));
+        self.parents.push(job.parent_id.map(|of| of.as_uuid()));
+        self.depths.push(i64::from(job.depth));
+        self.sources.push(job.source.as_str());
+        self.priorities.push(job.priority.rank());
+        self.conversations.push(job.conversation.as_deref());
+        self.requests.push(job.request.as_deref());
+        self.keys.push(job.key.as_deref());
+        self.fingerprints.push(&job.fingerprint.0);
+        self.words.push(job.dedup.as_ref().map(|[_, own, _]| &own.0[..]));
+        self.created_at.push(job.now.0);
+        self.plans.push(job.plan.as_deref());
+        self.ready.push(ready);
+        self.budgets.push(job.budget_ms);
+    }
+
+    #[rustfmt::skip]
+    fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 16] {
+        [
+            &self.ids, &self.roots, &self.retry_of, &self.parents, &self.depths, &self.sources,
+            &self.priorities, &self.conversations, &self.requests, &self.keys,
+            &self.fingerprints, &self.words, &self.created_at, &self.plans, &self.ready,
+            &self.budgets,
+        ]
+    }
+}

@@ -1,0 +1,98 @@
+//! The table `job`: claiming. What is due goes first, then what waits, by priority and age; both
+//! are read from the end of an index that holds nothing else, so that the cost is flat.
+
+use rusqlite::{Connection, params};
+use semel_core::clock::UnixMs;
+use semel_store::{StoreError, statements};
+
+use super::SqliteStore;
+use super::advance::advance_in_tx;
+use super::job::kept;
+use crate::store::{Advanced, Begin, Claim, Claimed, JobNo, corrupt};
+
+statements! {
+    DUE = "
+        SELECT no
+          FROM job
+         WHERE due_at <= ?1
+         ORDER BY due_at, no
+         LIMIT ?2";
+
+    READY = "
+        SELECT no
+          FROM job
+         WHERE ready = 1
+         ORDER BY priority, no
+         LIMIT ?1";
+
+    RENEW = "
+        UPDATE job
+           SET due_at = ?3
+         WHERE no = ?1
+           AND fence = ?2
+           AND worker IS NOT NULL";
+}
+
+impl SqliteStore {
+    pub(in crate::store) async fn claim(
+        &self,
+        claim: Claim,
+        begin: Begin,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let write = self.sqlite.write(move |tx| {
+            let mut claimed = Vec::new();
+            for no in claimable(tx, claim.now, claim.limit)? {
+                let missing = || corrupt("job", no.0, "an index names it");
+                let before = kept(tx, no)?.ok_or_else(missing)?;
+                let advance = begin(&before, &claim);
+                if advance_in_tx(tx, &advance)? == Advanced::Lost {
+                    return Err(corrupt("job", no.0, "it changed within a transaction"));
+                }
+                claimed.push(Claimed { before, advance });
+            }
+            Ok(claimed)
+        });
+        write.await
+    }
+
+    pub(in crate::store) async fn renew(
+        &self,
+        held: Vec<(JobNo, i64)>,
+        lease_until: UnixMs,
+    ) -> Result<Vec<JobNo>, StoreError> {
+        let write = self.sqlite.write(move |tx| {
+            let mut lost = Vec::new();
+            for (no, fence) in &held {
+                let by = params![no.0, fence, lease_until.0];
+                if tx.prepare_cached(RENEW)?.execute(by)? == 0 {
+                    lost.push(*no);
+                }
+            }
+            Ok(lost)
+        });
+        write.await
+    }
+
+    pub(in crate::store) async fn anything_due(&self, now: UnixMs) -> Result<bool, StoreError> {
+        self.sqlite.read(move |tx| Ok(!claimable(tx, now, 1)?.is_empty())).await
+    }
+}
+
+fn claimable(tx: &Connection, now: UnixMs, limit: u32) -> Result<Vec<JobNo>, StoreError> {
+    let mut found = numbers(tx, DUE, params![now.0, limit])?;
+    let left = limit.saturating_sub(u32::try_from(found.len()).unwrap_or(limit));
+    if left > 0 {
+        found.extend(numbers(tx, READY, params![left])?);
+    }
+    Ok(found)
+}
+
+fn numbers(
+    tx: &Connection,
+    sql: &str,
+    by: &[&dyn rusqlite::ToSql],
+) -> Result<Vec<JobNo>, StoreError> {
+    let mut statement = tx.prepare_cached(sql)?;
+    let rows = statement.query_map(by, |row| row.get(0).map(JobNo))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}

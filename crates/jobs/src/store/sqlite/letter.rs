@@ -1,0 +1,141 @@
+//! The table `job`: dead letters, questions that nobody answered, and what is too old.
+
+use rusqlite::params;
+use semel_core::clock::UnixMs;
+use semel_store::{StoreError, statements};
+
+use super::job::{by_no, id_at};
+use super::row::{Id, id_of};
+use super::{SqliteStore, execution, ledger};
+use crate::gear::FailureClass;
+use crate::store::{JobNo, Pattern, corrupt};
+
+statements! {
+    PATTERNS = "
+        SELECT failure_class, failed_action, count(*), max(completed_at)
+          FROM job
+         WHERE completed_at >= ?1
+           AND failure_class IS NOT NULL
+         GROUP BY failure_class, failed_action
+         ORDER BY count(*) DESC, failure_class, failed_action
+         LIMIT 100";
+
+    /// Of a job and those that repeat it only the last counts.
+    FAILED = "
+        SELECT no, id
+          FROM job
+         WHERE failure_class = ?1
+           AND no > ?2
+           AND NOT EXISTS (SELECT 1
+                             FROM job AS repeat
+                            WHERE repeat.root_id = job.root_id
+                              AND repeat.retry_of IS NOT NULL
+                              AND repeat.no > job.no)
+         ORDER BY no
+         LIMIT ?3";
+
+    EXPIRED = "
+        SELECT no
+          FROM job
+         WHERE expires_at <= ?1
+         ORDER BY expires_at, no
+         LIMIT ?2";
+
+    /// The root of others goes after them: its executions are theirs, too.
+    OLD = "
+        SELECT no
+          FROM job
+         WHERE completed_at < ?1
+           AND (retry_of IS NOT NULL
+                OR NOT EXISTS (SELECT 1
+                                 FROM job AS repeat
+                                WHERE repeat.root_id = job.id
+                                  AND repeat.retry_of IS NOT NULL))
+         ORDER BY completed_at, no
+         LIMIT ?2";
+
+    REMOVE = "
+        DELETE FROM job
+         WHERE no = ?1";
+}
+
+impl SqliteStore {
+    pub(in crate::store) async fn patterns(
+        &self,
+        since: UnixMs,
+    ) -> Result<Vec<Pattern>, StoreError> {
+        let read = self.sqlite.read(move |tx| {
+            let mut statement = tx.prepare_cached(PATTERNS)?;
+            let mut rows = statement.query(params![since.0])?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                let class: String = row.get(0)?;
+                let wrong = || corrupt("job", "", format!("{class:?} is no class"));
+                found.push(Pattern {
+                    class: FailureClass::parse(&class).ok_or_else(wrong)?,
+                    action: row.get(1)?,
+                    count: row.get::<_, i64>(2)?.cast_unsigned(),
+                    last_at: UnixMs(row.get(3)?),
+                });
+            }
+            Ok(found)
+        });
+        read.await
+    }
+
+    pub(in crate::store) async fn failed(
+        &self,
+        class: FailureClass,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<(i64, Id)>, StoreError> {
+        let read = self.sqlite.read(move |tx| {
+            let mut statement = tx.prepare_cached(FAILED)?;
+            let by = params![class.as_str(), after, limit];
+            let rows = statement.query_map(by, |row| Ok((row.get(0)?, id_of(row.get(1)?))))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        });
+        read.await
+    }
+
+    pub(in crate::store) async fn expired(
+        &self,
+        now: UnixMs,
+        limit: u32,
+    ) -> Result<Vec<Id>, StoreError> {
+        let read = self.sqlite.read(move |tx| {
+            let mut statement = tx.prepare_cached(EXPIRED)?;
+            let rows = statement.query_map(params![now.0, limit], |row| row.get(0).map(JobNo))?;
+            let mut found = Vec::new();
+            for no in rows {
+                found.extend(id_at(tx, no?)?);
+            }
+            Ok(found)
+        });
+        read.await
+    }
+
+    pub(in crate::store) async fn sweep(
+        &self,
+        before: UnixMs,
+        limit: u32,
+    ) -> Result<Vec<Id>, StoreError> {
+        let write = self.sqlite.write(move |tx| {
+            let mut statement = tx.prepare_cached(OLD)?;
+            let rows =
+                statement.query_map(params![before.0, limit], |row| row.get(0).map(JobNo))?;
+            let mut removed = Vec::new();
+            for no in rows.collect::<Result<Vec<_>, _>>()? {
+                let Some(job) = by_no(tx, no)? else { continue };
+                if job.retry_of.is_none() {
+                    execution::forget_in_tx(tx, job.root_id)?;
+                }
+                ledger::forget_in_tx(tx, no)?;
+                tx.prepare_cached(REMOVE)?.execute(params![no.0])?;
+                removed.push(job.id);
+            }
+            Ok(removed)
+        });
+        write.await
+    }
+}

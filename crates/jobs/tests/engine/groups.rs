@@ -1,0 +1,122 @@
+//! Steps that run together, jobs inside jobs, and jobs that repeat others (jobs.md §4, §5).
+
+use semel_jobs::engine::Asked;
+use semel_jobs::gear::FailureClass;
+use semel_jobs::life::JobStatus;
+use semel_jobs::view;
+use serde_json::{Value, json};
+
+use crate::support::{Setup, bench, failed, step, uncertain};
+
+fn together(id: &str, action: &str) -> Value {
+    let mut step = step(id, action);
+    step["parallel_group"] = json!("g");
+    step
+}
+
+#[tokio::test]
+async fn a_group_runs_together_and_what_follows_waits_for_all_of_it() {
+    let bench = bench().await;
+    let steps = json!([together("z", "hold"), together("a", "hold"), step("after", "echo")]);
+    let id = bench.submit(steps).await;
+    bench.script.until_ran(2).await;
+    assert!(!bench.script.ran().contains(&"after".to_owned()));
+    bench.script.gate.send_replace(true);
+    let whole = view::whole(&bench.ended(id).await);
+    let order: Vec<&Value> =
+        whole["result"].as_array().expect("results").iter().map(|one| &one["step"]).collect();
+    assert_eq!(order, ["a", "z", "after"], "by their names, whatever ended first");
+}
+
+#[tokio::test]
+async fn a_failure_stops_its_siblings_unless_the_plan_goes_on_without_it() {
+    let bench = bench().await;
+    bench.script.will("bad", vec![failed(FailureClass::UserError); 2]);
+    let steps = json!([together("bad", "echo"), together("h", "hang"), step("after", "echo")]);
+    let id = bench.submit(steps).await;
+    let state = bench.ended(id).await.job.state;
+    assert_eq!(state.failed_action.as_deref(), Some("test.echo"));
+    assert!(!bench.script.ran().contains(&"after".to_owned()));
+    let mut bad = together("bad", "echo");
+    bad["continue_on_failure"] = json!(true);
+    let mut needs = step("needs", "echo");
+    needs["depends_on"] = json!(["bad"]);
+    let id =
+        bench.submit(json!([bad, together("good", "echo"), needs, step("after", "echo")])).await;
+    let whole = view::whole(&bench.ended(id).await);
+    let ends: Vec<&Value> =
+        whole["steps"].as_array().expect("steps").iter().map(|one| &one["status"]).collect();
+    assert_eq!(ends, ["failed", "completed", "skipped", "completed"], "{whole:#}");
+    assert_eq!(whole["status"], "completed");
+}
+
+#[tokio::test]
+async fn siblings_that_touch_the_same_are_refused() {
+    let bench = bench().await;
+    let mut steps = [together("a", "echo"), together("b", "echo")];
+    for step in &mut steps {
+        step["resources"] = json!(["the file"]);
+    }
+    let asked = Asked { plan: Some(json!({"steps": steps})), ..Asked::default() };
+    let refused = bench.engine.submit(asked).await.expect_err("refused").to_string();
+    assert!(refused.contains("the file"), "{refused}");
+}
+
+#[tokio::test]
+async fn parents_give_their_slot_to_what_they_wait_for() {
+    let bench = Setup { workers: 1, ..Setup::default() }.open().await;
+    let inner = |name: &str| json!({"plan": {"steps": [step(name, "echo")]}});
+    let outer = |name: &str| {
+        let middle = json!({"id": "m", "gear": "test", "action": "sub", "params": inner(name)});
+        let params = json!({"plan": {"steps": [middle]}});
+        json!([{"id": "o", "gear": "test", "action": "sub", "params": params}])
+    };
+    let (one, two) = (bench.submit(outer("x")).await, bench.submit(outer("y")).await);
+    for id in [one, two] {
+        assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Completed);
+    }
+    let mut ran = bench.script.ran();
+    ran.sort();
+    assert_eq!(ran, ["m", "m", "o", "o", "x", "y"]);
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_run_again_finds_the_job_that_it_made() {
+    let bench = bench().await;
+    bench.script.will("inner", vec![failed(FailureClass::UserError)]);
+    let params = json!({"plan": {"steps": [step("inner", "echo")]}});
+    let outer = json!([{"id": "o", "gear": "test", "action": "sub", "params": params}]);
+    let id = bench.submit(outer).await;
+    assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Failed);
+    // The same execution asks again, and hears of the same job.
+    let again = bench.engine.retry(id).await.expect("a new job").id;
+    assert_eq!(bench.ended(again).await.job.state.status, JobStatus::Failed);
+    assert_eq!(bench.script.ran(), ["o", "inner", "o"]);
+}
+
+#[tokio::test]
+async fn a_repeated_job_does_not_do_again_what_was_done() {
+    let bench = bench().await;
+    bench.script.will("bad", vec![failed(FailureClass::UserError)]);
+    let id = bench.submit(json!([step("a", "pay"), step("bad", "echo")])).await;
+    bench.until(id, JobStatus::Failed).await;
+    let again = bench.engine.retry(id).await.expect("a new job").id;
+    let kept = bench.ended(again).await;
+    assert_eq!((kept.job.retry_of, kept.job.root_id), (Some(id), id));
+    assert_eq!(kept.job.state.status, JobStatus::Completed);
+    assert_eq!(bench.script.ran(), ["a", "bad", "bad"]);
+    assert!(bench.engine.retry(again).await.is_err(), "it has not failed");
+}
+
+#[tokio::test]
+async fn a_step_that_never_gets_done_is_given_up_after_three_attempts() {
+    let bench = bench().await;
+    bench.script.will("check", vec![uncertain(); 9]);
+    bench.script.will("safe", vec![uncertain(); 9]);
+    for (name, action) in [("check", "check"), ("safe", "echo")] {
+        let id = bench.submit(json!([step(name, action)])).await;
+        assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Failed, "{name}");
+        let runs = bench.script.ran().iter().filter(|ran| *ran == name).count();
+        assert_eq!(runs, 3, "{name}");
+    }
+}

@@ -1,0 +1,10 @@
+//! The engine in this process, over real files: what it does with plans, step by step.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod breaker;
+mod groups;
+mod life;
+mod planning;
+mod support;
+mod time;

@@ -1,0 +1,262 @@
+//! An engine over a file of its own, and a gear that does as the test says.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel_core::clock::{Clock, SystemClock};
+use semel_core::id::JobId;
+use semel_core::mint::IdMint;
+use semel_crypto::keys::KeyPair;
+use semel_jobs::engine::{Asked, Engine, EngineOptions, Parts};
+use semel_jobs::gear::manifest::{Action, Manifest, Recovery, Risk};
+use semel_jobs::gear::registry::Registry;
+use semel_jobs::gear::{
+    Call, Desk, Ended, Failure, FailureClass, Gear, Later, Output, Resolution, Stop, SubJob,
+    SubJobEnded,
+};
+use semel_jobs::life::JobStatus;
+use semel_jobs::planner::{Planner, Validator};
+use semel_jobs::store::{Kept, SqliteStore, Store, sqlite};
+use semel_registrar::registrar::Registrar;
+use semel_store::sqlite::{Sqlite, SqliteOptions};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// Long enough for a loaded machine; only a failure waits for it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the test gear was told to do, and has done.
+#[derive(Default)]
+pub(crate) struct Script {
+    /// Executions, in the order in which they were run.
+    ran: Mutex<Vec<String>>,
+    fail: Mutex<BTreeMap<String, Vec<Ended>>>,
+    changed: watch::Sender<()>,
+    /// What lets runs of `hold` go on.
+    pub(crate) gate: watch::Sender<bool>,
+}
+
+impl Script {
+    pub(crate) fn ran(&self) -> Vec<String> {
+        self.ran.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The next runs of this step end so.
+    pub(crate) fn will(&self, step: &str, ends: Vec<Ended>) {
+        self.fail.lock().unwrap_or_else(PoisonError::into_inner).insert(step.to_owned(), ends);
+    }
+
+    /// Waits until so many runs have begun.
+    pub(crate) async fn until_ran(&self, count: usize) {
+        let mut changes = self.changed.subscribe();
+        let waiting = changes.wait_for(|()| self.ran().len() >= count);
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        assert!(waited.is_ok(), "not {count} runs, but {:?}", self.ran());
+    }
+}
+
+struct TestGear {
+    manifest: Manifest,
+    script: Arc<Script>,
+}
+
+fn action(recovery: Recovery, risk: Risk) -> Action {
+    Action {
+        about: "does as it is told".to_owned(),
+        params: json!({"type": "object"}),
+        result: None,
+        risk,
+        recovery,
+        timeout: Duration::from_secs(10),
+        always_asks: false,
+    }
+}
+
+impl Gear for TestGear {
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn run<'a>(&'a self, call: Call, desk: Arc<dyn Desk>, mut stop: Stop) -> Later<'a, Ended> {
+        Box::pin(async move {
+            let step = call.execution_id.split_once(':').map_or("", |(_, step)| step).to_owned();
+            self.script.ran.lock().unwrap_or_else(PoisonError::into_inner).push(step.clone());
+            self.script.changed.send_replace(());
+            desk.report(semel_jobs::gear::Report::Log {
+                message: format!("attempt {}", call.attempt),
+                side_effect: false,
+            });
+            let planned = {
+                let mut fail = self.script.fail.lock().unwrap_or_else(PoisonError::into_inner);
+                fail.get_mut(&step).and_then(|ends| (!ends.is_empty()).then(|| ends.remove(0)))
+            };
+            if call.action == "hang" {
+                stop.stopped().await;
+                let failure = Failure::new(FailureClass::Transient, "stopped", "stopped");
+                return Ended::Uncertain(failure);
+            }
+            if call.action == "hold" && planned.is_none() {
+                let mut gate = self.script.gate.subscribe();
+                let _ = gate.wait_for(|open| *open).await;
+            }
+            if call.action == "sub" {
+                let ended = desk.sub_job(SubJob { number: 0, asked: call.params.clone() }).await;
+                return match ended {
+                    SubJobEnded::Completed(value) => Ended::Done(Output::Value(value)),
+                    SubJobEnded::Failed(failure) => Ended::Failed(failure),
+                };
+            }
+            planned.unwrap_or_else(|| Ended::Done(Output::Value(call.params.clone())))
+        })
+    }
+
+    fn resolve<'a>(&'a self, _: Call, _: Stop) -> Later<'a, Resolution> {
+        Box::pin(async { Resolution::NotDone })
+    }
+}
+
+/// An engine in this process.
+pub(crate) struct Bench {
+    pub(crate) engine: Engine,
+    pub(crate) script: Arc<Script>,
+    _folder: tempfile::TempDir,
+}
+
+/// What an engine is made of when a test says nothing else.
+pub(crate) struct Setup {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) planner: Option<Arc<dyn Planner>>,
+    pub(crate) validator: Option<Arc<dyn Validator>>,
+    pub(crate) workers: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let clock = Arc::new(SystemClock::new());
+        Self { clock, planner: None, validator: None, workers: 64 }
+    }
+}
+
+pub(crate) async fn bench() -> Bench {
+    Setup::default().open().await
+}
+
+fn test_gear(script: &Arc<Script>) -> Arc<TestGear> {
+    let actions = BTreeMap::from([
+        ("echo".to_owned(), action(Recovery::Idempotent, Risk::Low)),
+        ("hold".to_owned(), action(Recovery::Idempotent, Risk::Low)),
+        ("sub".to_owned(), action(Recovery::Idempotent, Risk::Low)),
+        ("pay".to_owned(), action(Recovery::Ask, Risk::Low)),
+        ("check".to_owned(), action(Recovery::Resolve, Risk::Low)),
+        ("hang".to_owned(), action(Recovery::Idempotent, Risk::Low)),
+        ("drop".to_owned(), action(Recovery::Ask, Risk::Critical)),
+    ]);
+    let manifest = Manifest { id: "test".to_owned(), version: "1".to_owned(), actions };
+    Arc::new(TestGear { manifest, script: Arc::clone(script) })
+}
+
+impl Setup {
+    pub(crate) async fn open(self) -> Bench {
+        let folder = tempfile::tempdir().expect("a folder");
+        let clock = self.clock;
+        let migrations = vec![sqlite::MIGRATIONS, semel_registrar::store::sqlite::MIGRATIONS];
+        let options = SqliteOptions::new(
+            folder.path().join("jobs.db"),
+            sqlite::APPLICATION_ID,
+            migrations,
+            clock.wall().0,
+            Arc::new(|_| {}),
+        );
+        let file = Arc::new(Sqlite::open(&options).expect("a database"));
+        let registrar_store = semel_registrar::store::SqliteStore::new(Arc::clone(&file));
+        let numbers = Arc::new(AtomicU64::new(1));
+        let nonces = Arc::clone(&numbers);
+        let registrar = Registrar::start(
+            semel_registrar::store::Store::Sqlite(registrar_store),
+            Arc::clone(&clock),
+            Arc::new(move || u128::from(nonces.fetch_add(1, Ordering::SeqCst)).to_be_bytes()),
+            Some(KeyPair::from_secret(&[7; 32])),
+        );
+        let registrar = Arc::new(registrar.await.expect("a registrar"));
+        let script = Arc::new(Script::default());
+        let gears = Arc::new(Registry::default());
+        gears.put(test_gear(&script), true).expect("good schemas");
+        let entropy = Box::new(move || u128::from(numbers.fetch_add(1, Ordering::SeqCst)));
+        let parts = Parts {
+            store: Store::Sqlite(SqliteStore::new(file)),
+            gears,
+            registrar,
+            planner: self.planner,
+            validator: self.validator,
+            mint: Arc::new(IdMint::new(Arc::clone(&clock), entropy)),
+            clock,
+            random: Arc::new(|| 0),
+        };
+        let mut options = EngineOptions::new("test-engine", folder.path().join("work"));
+        options.workers = self.workers;
+        // Upkeep comes by as often.
+        options.lease = Duration::from_secs(1);
+        let engine = Engine::open(parts, options).await.expect("an engine");
+        engine.work();
+        Bench { engine, script, _folder: folder }
+    }
+}
+
+impl Bench {
+    pub(crate) async fn submit(&self, steps: Value) -> JobId {
+        let asked = Asked { plan: Some(json!({"steps": steps})), ..Asked::default() };
+        self.take(asked).await
+    }
+
+    pub(crate) async fn take(&self, asked: Asked) -> JobId {
+        self.engine.submit(asked).await.expect("a job").id
+    }
+
+    /// Wants something done, in words.
+    pub(crate) async fn wish(&self, request: &str) -> JobId {
+        self.take(Asked { request: Some(request.to_owned()), ..Asked::default() }).await
+    }
+
+    /// Waits until a job is as it should be.
+    pub(crate) async fn see(&self, id: JobId, is: impl Fn(&Kept) -> bool) -> Kept {
+        let mut news = self.engine.news();
+        let mut last = None;
+        let wait = async {
+            loop {
+                let kept = self.engine.store().job(id).await.expect("a store").expect("a job");
+                if is(&kept) {
+                    return kept;
+                }
+                last = Some(kept);
+                let _ = tokio::time::timeout(Duration::from_millis(200), news.recv()).await;
+            }
+        };
+        let seen = tokio::time::timeout(PATIENCE, wait).await;
+        seen.unwrap_or_else(|_| panic!("it is {last:#?}"))
+    }
+
+    /// Waits until a job has ended.
+    pub(crate) async fn ended(&self, id: JobId) -> Kept {
+        self.see(id, |kept| kept.job.state.status.is_terminal()).await
+    }
+
+    /// Waits until the job stands there.
+    pub(crate) async fn until(&self, id: JobId, status: JobStatus) -> Kept {
+        self.see(id, |kept| kept.job.state.status == status).await
+    }
+}
+
+/// A step of the test gear.
+pub(crate) fn step(id: &str, action: &str) -> Value {
+    json!({"id": id, "gear": "test", "action": action})
+}
+
+pub(crate) fn failed(class: FailureClass) -> Ended {
+    Ended::Failed(Failure::new(class, "as_told", "as it was told"))
+}
+
+pub(crate) fn uncertain() -> Ended {
+    Ended::Uncertain(Failure::new(FailureClass::GearBug, "crashed", "it crashed"))
+}

@@ -1,0 +1,76 @@
+//! Time, with a clock that goes on when the test says so (jobs.md §6).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::hex::Hex;
+use semel_jobs::engine::{Answer, Asked};
+use semel_jobs::gear::{Ended, Failure, FailureClass};
+use semel_jobs::life::JobStatus;
+use semel_jobs::view;
+use semel_testkit::clock::SimClock;
+use serde_json::json;
+
+use crate::support::{Bench, Setup, step};
+
+async fn on(clock: &SimClock) -> Bench {
+    Setup { clock: Arc::new(clock.clone()), ..Setup::default() }.open().await
+}
+
+fn talk(action: &str) -> Asked {
+    let plan = json!({"steps": [step("s", action)]});
+    let conversation = Some("talk".to_owned());
+    Asked { plan: Some(plan), conversation, timeout_ms: Some(10_000), ..Asked::default() }
+}
+
+#[tokio::test]
+async fn a_wait_for_another_attempt_ends_with_the_jobs_time() {
+    let clock = SimClock::at_ms(1_700_000_000_000);
+    let bench = on(&clock).await;
+    let mut busy = Failure::new(FailureClass::Transient, "http_429", "come back later");
+    busy.retry_after = Some(Duration::from_secs(3600));
+    bench.script.will("s", vec![Ended::Failed(busy)]);
+    let id = bench.take(talk("echo")).await;
+    bench.script.until_ran(1).await;
+    bench.see(id, |kept| kept.job.state.worker.is_none() && !kept.executions.is_empty()).await;
+    clock.advance(Duration::from_secs(11));
+    let state = bench.ended(id).await.job.state;
+    assert_eq!(state.status, JobStatus::Failed);
+    assert!(state.error.is_some_and(|error| error.contains("deadline_passed")));
+    assert_eq!(bench.script.ran().len(), 1);
+}
+
+#[tokio::test]
+async fn a_wait_of_the_other_side_is_kept() {
+    let clock = SimClock::at_ms(1_700_000_000_000);
+    let bench = on(&clock).await;
+    let mut busy = Failure::new(FailureClass::Transient, "http_429", "come back later");
+    busy.retry_after = Some(Duration::from_secs(5));
+    bench.script.will("s", vec![Ended::Failed(busy)]);
+    let id = bench.take(talk("echo")).await;
+    let due = bench.see(id, |kept| {
+        kept.job.state.worker.is_none() && kept.executions.iter().any(|line| line.error.is_some())
+    });
+    let due = due.await.job.state.due_at;
+    assert_eq!(due, Some(bench.engine.now().saturating_add(Duration::from_secs(5))));
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Completed);
+}
+
+#[tokio::test]
+async fn a_person_may_take_long_and_not_for_ever() {
+    let clock = SimClock::at_ms(1_700_000_000_000);
+    let bench = on(&clock).await;
+    let (first, second) = (bench.take(talk("drop")).await, bench.take(talk("drop")).await);
+    let third = bench.take(talk("echo")).await;
+    let kept = bench.until(first, JobStatus::AwaitingApproval).await;
+    clock.advance(Duration::from_secs(23 * 3600));
+    let hash = Hex::parse(view::whole(&kept)["plan_hash"].as_str().expect("a hash")).expect("hex");
+    bench.engine.approve(first, hash, Answer::Approve, "me").await.expect("in time");
+    assert_eq!(bench.ended(first).await.job.state.status, JobStatus::Completed);
+    bench.until(second, JobStatus::AwaitingApproval).await;
+    clock.advance(Duration::from_secs(25 * 3600));
+    assert_eq!(bench.ended(second).await.job.state.status, JobStatus::Cancelled);
+    assert_eq!(bench.ended(third).await.job.state.status, JobStatus::Completed);
+    assert_eq!(bench.script.ran(), ["s", "s"]);
+}
