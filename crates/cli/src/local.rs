@@ -8,7 +8,7 @@ pub(crate) mod outbox;
 pub(crate) mod peers;
 pub(crate) mod queue;
 pub(crate) mod send;
-mod table;
+pub(crate) mod table;
 pub(crate) mod topic;
 
 use semel_client::{Answer, Client, ClientError};
@@ -93,6 +93,12 @@ impl Daemon {
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         let answer = self.client.post(path, body, None).await;
+        self.checked(answer.map_err(|error| no_daemon(&error, &self.mesh))?)
+    }
+
+    /// Gives the engine a job, under a key if there is one.
+    pub(crate) async fn submit(&self, job: &Value, key: Option<&str>) -> Result<Value, Failure> {
+        let answer = self.client.post("/v1/jobs", job, key).await;
         self.checked(answer.map_err(|error| no_daemon(&error, &self.mesh))?)
     }
 

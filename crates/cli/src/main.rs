@@ -8,9 +8,13 @@ mod duration;
 mod exit;
 mod explain;
 mod fingerprint;
+mod gear;
+mod gear_shim;
+mod jobs;
 mod local;
 mod mesh;
 mod registrar;
+mod secret;
 mod system;
 mod up;
 
@@ -50,6 +54,8 @@ enum Command {
     /// Who may take part in the mesh
     Member(local::member::Arguments),
     Events(local::events::Arguments),
+    /// Give the job engine work, look at it, answer it
+    Job(jobs::Arguments),
     /// Allow a request, once
     #[command(subcommand)]
     Grant(registrar::GrantCommand),
@@ -59,6 +65,12 @@ enum Command {
     /// Look after the registrar
     #[command(subcommand)]
     Registrar(registrar::RegistrarCommand),
+    /// Programs that do the steps of jobs
+    Gear(gear::Arguments),
+    /// What gears must know and nobody else
+    Secret(secret::Arguments),
+    #[command(hide = true)]
+    GearShim(gear_shim::Arguments),
     /// Show the page of an error code
     Explain(explain::Arguments),
 }
@@ -79,9 +91,13 @@ fn main() {
         Command::Peers(arguments) => running(local::peers::run(arguments)),
         Command::Member(arguments) => running(local::member::run(arguments)),
         Command::Events(arguments) => running(local::events::run(arguments)),
+        Command::Job(arguments) => running(jobs::run(arguments)),
         Command::Grant(command) => registrar::grant(command),
         Command::Effect(command) => registrar::effect(command),
         Command::Registrar(command) => registrar::registrar(command),
+        Command::Gear(arguments) => running(gear::run(arguments)),
+        Command::Secret(arguments) => secret::run(arguments),
+        Command::GearShim(arguments) => std::process::exit(gear_shim::run(arguments)),
         Command::Explain(arguments) => explain::run(arguments),
     };
     match done {

@@ -1,5 +1,6 @@
-//! `semel up`: a broker, a mesh of its own and this host's daemon in one process, on embedded
-//! SQLite, with nothing to configure. The first run makes what is missing, later ones use it.
+//! `semel up`: a broker, a mesh of its own, this host's daemon and a job engine in one process, on
+//! embedded SQLite, with nothing to configure. The first run makes what is missing, later ones use
+//! it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,6 +13,7 @@ use semel_core::clock::{Clock, SystemClock};
 use semel_core::id::{MemberId, MeshId};
 use semel_daemon::home::{Home, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Membership, Sources};
+use semel_jobs::http::part;
 use semel_registrar::local;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -23,6 +25,7 @@ use crate::broker::token;
 use crate::daemon::home::HomeArgument;
 use crate::daemon::running::{RunningDaemon, Start};
 use crate::exit::{Exit, Failure, Form, chain};
+use crate::jobs::{self, RunningJobs};
 use crate::print;
 use crate::system::{host_name, loopback, mint, secret, stopped};
 
@@ -54,6 +57,9 @@ pub(crate) struct Arguments {
     /// `redis://…` instead of this process's memory
     #[arg(long, default_value = "memory")]
     limiter: String,
+    /// Without a job engine
+    #[arg(long)]
+    no_jobs: bool,
     #[command(flatten)]
     home: HomeArgument,
     /// Say that it is ready as one line of JSON
@@ -94,14 +100,31 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let serving = tokio::spawn(serving);
     drop(locked);
     let api_listen = Some(free_or(arguments.api_listen, loopback(7118)));
-    let parts = vec![local::part(registrar)];
+    let mut jobs = match arguments.no_jobs {
+        true => None,
+        false => {
+            let socket = home.socket_path().map_err(|error| refused(chain(&error)))?;
+            let store = arguments.store.as_deref();
+            let start = jobs::Start { root: &root, store, daemon: Some(socket) };
+            Some(RunningJobs::open(start).await?)
+        }
+    };
+    let mut parts = vec![local::part(registrar)];
+    parts.extend(jobs.iter().map(|jobs| part(Arc::clone(&jobs.engine))));
     let daemon = RunningDaemon::start(Start { home, api_listen, tls: None, parts }).await?;
+    // Only now is everything there that gears call.
+    if let Some(jobs) = &mut jobs {
+        jobs.work()?;
+    }
     ready(&root, &url, &daemon, Form::of_flag(arguments.json))?;
     let ended = tokio::select! {
         () = shutdown => None,
         failure = daemon.ended() => Some(failure),
     };
-    // The daemon first: what it has handed over is answered.
+    // Jobs first: they send through the daemon. Then the daemon: what it handed over is answered.
+    if let Some(jobs) = jobs {
+        jobs.stop().await;
+    }
     daemon.stop().await;
     let _ = stop.send(());
     let _ = serving.await;

@@ -23,7 +23,7 @@ pub(crate) fn load(path: &Path) -> Result<AdminToken, Failure> {
 }
 
 /// Reads the key of the local authority; a missing file gets a random one first.
-pub(super) fn authority(path: &Path) -> Result<KeyPair, Failure> {
+pub(crate) fn authority(path: &Path) -> Result<KeyPair, Failure> {
     let text = secret("--authority-file", path)?;
     let secret = Hex::<32>::parse(&text);
     secret.map(|secret| KeyPair::from_secret(&secret.0)).map_err(|_| {

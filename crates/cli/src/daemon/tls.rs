@@ -23,7 +23,7 @@ const SYSTEM: &[&str] = &[
 const BYTES_MAX: u64 = 16 << 20;
 
 /// Which authorities may speak for a broker.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Trust {
     /// Trust the authorities in this file (PEM) instead of the system's
     #[arg(long, value_name = "FILE")]

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 /// A column: its heading, and the field that is shown in it.
-pub(super) type Column = (&'static str, &'static str);
+pub(crate) type Column = (&'static str, &'static str);
 
 /// The items of a list as a table, or a sentence when there are none.
-pub(super) fn table(list: &Value, columns: &[Column], none: &str) -> String {
+pub(crate) fn table(list: &Value, columns: &[Column], none: &str) -> String {
     let items: Vec<&Value> =
         list.get("items").and_then(Value::as_array).into_iter().flatten().collect();
     if items.is_empty() {

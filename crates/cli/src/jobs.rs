@@ -1,0 +1,11 @@
+//! The job engine from the command line: run one, give it jobs, look at them, answer it.
+
+mod about;
+mod engine;
+mod intake;
+mod serve;
+mod verbs;
+mod watch;
+
+pub(crate) use engine::{RunningJobs, Start};
+pub(crate) use verbs::{Arguments, run};

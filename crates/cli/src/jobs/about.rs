@@ -1,0 +1,62 @@
+//! What an engine that runs alone says of itself; under `semel up` its daemon does.
+
+use std::sync::Arc;
+
+use semel_api::part::{Part, State};
+use semel_api::problem::Problem;
+use semel_api::route::{Answer, Call, JSON, Reply, Route};
+use semel_api::schema;
+use semel_jobs::engine::Engine;
+use serde_json::{Value, json};
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+struct Alone {
+    engine: Arc<Engine>,
+}
+
+impl State for Alone {}
+
+pub(super) fn part(engine: Arc<Engine>) -> Part {
+    Part::new(Arc::new(Alone { engine }), ROUTES)
+}
+
+const ROUTES: &[Route<Alone>] = &[
+    Route {
+        answers: &[Answer::json(200, "how it is", healthy)],
+        ..Route::get("/v1/health", "Says how the engine is", |call| Box::pin(health(call)))
+    },
+    Route {
+        answers: &[Answer {
+            status: 200,
+            content: OPENMETRICS,
+            about: "OpenMetrics",
+            schema: schema::text,
+        }],
+        ..Route::get("/v1/metrics", "Counts and measures", |call| Box::pin(metrics(call)))
+    },
+    Route {
+        answers: &[Answer::json(200, "OpenAPI 3.1", schema::any_object)],
+        ..Route::get("/v1/openapi.json", "This document", |call| Box::pin(openapi(call)))
+    },
+];
+
+fn healthy() -> Value {
+    let number = schema::number;
+    schema::object(&[("pending", number()), ("under_way", number()), ("busy", number())])
+}
+
+async fn health(call: Call<Alone>) -> Result<Reply, Problem> {
+    let engine = &call.state.engine;
+    let (pending, under_way) = engine.store().depth().await?;
+    let busy = engine.workers().0;
+    Ok(Reply::value(&json!({"pending": pending, "under_way": under_way, "busy": busy})))
+}
+
+async fn metrics(call: Call<Alone>) -> Result<Reply, Problem> {
+    Ok(Reply::text(OPENMETRICS, call.api().parts_metrics()))
+}
+
+async fn openapi(call: Call<Alone>) -> Result<Reply, Problem> {
+    Ok(Reply::text(JSON, call.api().openapi().to_owned()))
+}

@@ -1,0 +1,98 @@
+//! `semel job serve`: an engine alone, over a store that it may share with others.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use semel_api::access::Tokens;
+use semel_api::door::{Listener, bind_socket, serve};
+use semel_api::{Api, ApiOptions};
+use semel_core::clock::{Clock, SystemClock};
+use semel_jobs::http;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::{RunningJobs, Start, about};
+use crate::broker::token;
+use crate::daemon::home::HomeArgument;
+use crate::exit::{Exit, Failure, Form};
+use crate::print;
+use crate::system::{loopback, stopped};
+
+/// Run an engine alone
+///
+/// Several of them may share a store in PostgreSQL: each takes what the others leave.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// `postgres://…`; embedded SQLite without it
+    #[arg(long)]
+    store: Option<String>,
+    /// The socket of the daemon that its jobs send through
+    #[arg(long, value_name = "SOCKET")]
+    daemon: Option<PathBuf>,
+    /// Where programs call besides the socket
+    #[arg(long, value_name = "ADDRESS")]
+    api_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    home: HomeArgument,
+    /// Say that it is ready as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
+    let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
+    let root = arguments.home.find()?;
+    let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
+    let (store, daemon) = (arguments.store.as_deref(), arguments.daemon.clone());
+    let mut jobs = RunningJobs::open(Start { root: &root, store, daemon }).await?;
+    let folder = root.join("jobs");
+    let tokens = Arc::new(FileToken(token::load(&folder.join("local_token"))?));
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let engine = || Arc::clone(&jobs.engine);
+    let parts = vec![about::part(engine()), http::part(engine())];
+    let api = Api::new(ApiOptions::default(), tokens, clock, parts);
+    let socket = folder.join("sock");
+    let (stop, stopping) = watch::channel(false);
+    let ends = || {
+        let mut stopping = stopping.clone();
+        async move { drop(stopping.wait_for(|stop| *stop).await) }
+    };
+    let listener = bind_socket(&socket).map_err(|error| refused(error.to_string()))?;
+    let mut doors = vec![tokio::spawn(serve(Arc::clone(&api), Listener::Socket(listener), ends()))];
+    let listen = arguments.api_listen.unwrap_or(loopback(0));
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener
+        .map_err(|error| Failure::new(Exit::Unavailable, format!("error: {listen}: {error}")))?;
+    let address = listener.local_addr().map_err(|error| refused(error.to_string()))?;
+    doors.push(tokio::spawn(serve(Arc::clone(&api), Listener::Tcp(listener), ends())));
+    jobs.work()?;
+    let (socket, api) = (socket.display().to_string(), format!("http://{address}"));
+    match Form::of_flag(arguments.json) {
+        Form::Json => {
+            let ready = json!({"event": "ready", "socket": socket, "api": api});
+            print(&format!("{ready}\n"))?;
+        }
+        Form::Text => {
+            print(&format!("the engine is ready\n  socket  {socket}\n  api     {api}\n"))?;
+        }
+    }
+    shutdown.await;
+    jobs.stop().await;
+    stop.send_replace(true);
+    for door in doors {
+        let _ = door.await;
+    }
+    Ok(())
+}
+
+/// One token, in a file of its own.
+struct FileToken(semel_broker::http::AdminToken);
+
+impl Tokens for FileToken {
+    fn number_of(&self, presented: &str) -> Option<u64> {
+        self.0.is(presented).then_some(0)
+    }
+}

@@ -1,0 +1,316 @@
+//! `semel job …`: what people and scripts do with jobs.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde_json::{Map, Value, json};
+
+use super::{serve, watch};
+use crate::exit::{Exit, Failure, Form};
+use crate::local::table::table;
+use crate::local::{Daemon, Local, query};
+use crate::print;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  semel job submit --plan plan.json --wait
+  semel job list --status failed --class transient
+  semel job approve ID
+  semel job retry --class transient")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Arguments),
+    Submit(Submit),
+    /// List jobs, the newest first
+    List {
+        /// That stand there
+        #[arg(long)]
+        status: Option<String>,
+        /// That failed so
+        #[arg(long)]
+        class: Option<String>,
+        /// Of this conversation
+        #[arg(long)]
+        conversation: Option<String>,
+        /// So many at the most
+        #[arg(long, default_value = "50")]
+        limit: usize,
+        #[command(flatten)]
+        local: Local,
+    },
+    /// Show a job, its steps and what they gave
+    Show {
+        /// Its id
+        id: String,
+        #[command(flatten)]
+        local: Local,
+    },
+    /// Follow a job until it ends
+    Watch {
+        /// Its id
+        id: String,
+        #[command(flatten)]
+        local: Local,
+    },
+    Approve(Approve),
+    /// Reject what a job waits for; it is cancelled
+    Reject {
+        /// Its id
+        id: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        local: Local,
+    },
+    /// Cancel a job and stop what runs for it
+    Cancel {
+        /// Its id
+        id: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        local: Local,
+    },
+    /// Repeat a failed job, or all of a class; what was done is not done again
+    Retry {
+        /// Its id
+        id: Option<String>,
+        /// All failed jobs of this class
+        #[arg(long, conflicts_with = "id", required_unless_present = "id")]
+        class: Option<String>,
+        #[command(flatten)]
+        local: Local,
+    },
+    /// Show what fails again and again
+    Patterns {
+        /// How far to look back
+        #[arg(long, default_value = "1h", value_parser = crate::duration::parse)]
+        since: Duration,
+        #[command(flatten)]
+        local: Local,
+    },
+}
+
+/// Give the engine a job
+#[derive(Debug, clap::Args)]
+struct Submit {
+    /// A plan in a file; `-` reads it from stdin
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "request",
+        required_unless_present = "request"
+    )]
+    plan: Option<PathBuf>,
+    /// What is to be done, in words
+    #[arg(long, value_name = "TEXT")]
+    request: Option<String>,
+    /// The job is made once under this key
+    #[arg(long)]
+    key: Option<String>,
+    /// Jobs of one conversation run one after the other
+    #[arg(long)]
+    conversation: Option<String>,
+    /// critical, high, normal or low
+    #[arg(long)]
+    priority: Option<String>,
+    /// How long it may take
+    #[arg(long, value_parser = crate::duration::parse)]
+    timeout: Option<Duration>,
+    /// Follow it until it ends
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    local: Local,
+}
+
+/// Approve the plan of a job, once
+///
+/// The plan is shown with its hash; what is approved is this very plan.
+#[derive(Debug, clap::Args)]
+struct Approve {
+    /// Its id
+    id: String,
+    /// The hash of the plan that was looked at; without it that of the plan as it is now
+    #[arg(long)]
+    plan_hash: Option<String>,
+    /// The step in question has happened, and gave this JSON
+    #[arg(long, value_name = "RESULT", conflicts_with = "run")]
+    happened: Option<String>,
+    /// The step in question has not happened: run it
+    #[arg(long)]
+    run: bool,
+    #[command(flatten)]
+    local: Local,
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.command {
+        Command::Serve(arguments) => serve::run(arguments).await,
+        Command::Submit(submit) => submit_job(submit).await,
+        Command::List { status, class, conversation, limit, local } => {
+            let daemon = local.daemon().await?;
+            let query = query(&[
+                ("status", status.clone()),
+                ("class", class.clone()),
+                ("conversation", conversation.clone()),
+                ("limit", Some((*limit).clamp(1, 500).to_string())),
+            ]);
+            let list = daemon.list(format!("/v1/jobs{query}"), *limit).await?;
+            daemon.show(&list, |list| table(list, COLUMNS, "there are no such jobs"))
+        }
+        Command::Show { id, local } => {
+            let daemon = local.daemon().await?;
+            let job = daemon.get(&path(id, "")).await?;
+            daemon.show(&job, shown)
+        }
+        Command::Watch { id, local } => watch::follow(&local.daemon().await?, id).await,
+        Command::Approve(approve) => approve_job(approve).await,
+        Command::Reject { id, reason, local } => say(local, id, "/reject", reason).await,
+        Command::Cancel { id, reason, local } => say(local, id, "/cancel", reason).await,
+        Command::Retry { id: Some(id), local, .. } => {
+            let daemon = local.daemon().await?;
+            let job = daemon.post(&path(id, "/retry"), &json!({})).await?;
+            daemon.show(&job, |job| format!("{} repeats it\n", text(job, "id")))
+        }
+        Command::Retry { id: None, class, local } => {
+            let daemon = local.daemon().await?;
+            let retried = daemon.post("/v1/jobs/retry", &json!({"class": class})).await?;
+            daemon.show(&retried, |retried| {
+                let jobs = retried.get("jobs").and_then(Value::as_array).map_or(0, Vec::len);
+                format!("{jobs} jobs are repeated\n")
+            })
+        }
+        Command::Patterns { since, local } => {
+            let daemon = local.daemon().await?;
+            let minutes = (since.as_secs() / 60).max(1);
+            let found = daemon.get(&format!("/v1/jobs/patterns?minutes={minutes}")).await?;
+            let columns = &[("COUNT", "count"), ("CLASS", "class"), ("ACTION", "action")];
+            daemon.show(&found, |found| table(found, columns, "nothing has failed"))
+        }
+    }
+}
+
+const COLUMNS: &[(&str, &str)] = &[
+    ("ID", "id"),
+    ("STATUS", "status"),
+    ("PRIORITY", "priority"),
+    ("CLASS", "failure_class"),
+    ("CREATED", "created_at"),
+];
+
+fn path(id: &str, more: &str) -> String {
+    format!("/v1/jobs/{}{more}", semel_wire::path::encode(id))
+}
+
+fn text<'a>(document: &'a Value, name: &str) -> &'a str {
+    document.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+async fn submit_job(submit: &Submit) -> Result<(), Failure> {
+    let daemon = submit.local.daemon().await?;
+    let mut body = Map::new();
+    let mut put = |name: &str, value: Option<Value>| {
+        body.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    put("plan", submit.plan.as_deref().map(read_plan).transpose()?);
+    put("request", submit.request.clone().map(Value::from));
+    put("conversation_id", submit.conversation.clone().map(Value::from));
+    put("priority", submit.priority.clone().map(Value::from));
+    let ms = submit.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+    put("timeout_ms", ms.map(Value::from));
+    let job = daemon.submit(&Value::Object(body), submit.key.as_deref()).await?;
+    if submit.wait {
+        return watch::follow(&daemon, text(&job, "id")).await;
+    }
+    daemon.show(&job, |job| {
+        let there = job.get("deduplicated").and_then(Value::as_bool).unwrap_or(false);
+        let how = if there { "was there already, and is" } else { "is" };
+        format!("{} {how} {}\n", text(job, "id"), text(job, "status"))
+    })
+}
+
+fn read_plan(path: &Path) -> Result<Value, Failure> {
+    let usage =
+        |text: String| Failure::new(Exit::Usage, format!("error: {}: {text}", path.display()));
+    let mut plan = String::new();
+    if path.as_os_str() == "-" {
+        let read = std::io::stdin().lock().take(2 << 20).read_to_string(&mut plan);
+        read.map_err(|error| usage(error.to_string()))?;
+    } else {
+        plan = std::fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
+    }
+    serde_json::from_str(&plan).map_err(|error| usage(format!("this is no JSON: {error}")))
+}
+
+async fn approve_job(approve: &Approve) -> Result<(), Failure> {
+    let daemon = approve.local.daemon().await?;
+    let job = daemon.get(&path(&approve.id, "")).await?;
+    let hash = approve.plan_hash.clone().unwrap_or_else(|| text(&job, "plan_hash").to_owned());
+    let mut body = json!({"plan_hash": hash});
+    if let Some(result) = &approve.happened {
+        let result: Value = serde_json::from_str(result).map_err(|error| {
+            Failure::new(Exit::Usage, format!("error: --happened: this is no JSON: {error}"))
+        })?;
+        body = json!({"plan_hash": hash, "answer": "happened", "result": result});
+    } else if approve.run {
+        body = json!({"plan_hash": hash, "answer": "run"});
+    }
+    let moved = daemon.post(&path(&approve.id, "/approve"), &body).await?;
+    daemon.show(&moved, |moved| format!("{} is {}\n", text(moved, "id"), text(moved, "status")))
+}
+
+async fn say(local: &Local, id: &str, what: &str, reason: &Option<String>) -> Result<(), Failure> {
+    let daemon = local.daemon().await?;
+    let body = reason.as_ref().map_or(json!({}), |reason| json!({"reason": reason}));
+    let moved = daemon.post(&path(id, what), &body).await?;
+    daemon.show(&moved, |moved| format!("{} is {}\n", text(moved, "id"), text(moved, "status")))
+}
+
+/// A job for people.
+fn shown(job: &Value) -> String {
+    let mut lines = vec![
+        format!("id        {}", text(job, "id")),
+        format!("status    {}", text(job, "status")),
+        format!("created   {}", text(job, "created_at")),
+    ];
+    let mut more = |name: &str, label: &str| {
+        if let Some(value) = job.get(name).filter(|value| !value.is_null()) {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            lines.push(format!("{label:<10}{value}"));
+        }
+    };
+    more("conversation_id", "of");
+    more("failure_class", "class");
+    more("error", "error");
+    more("question", "question");
+    more("plan_hash", "plan");
+    more("held_by", "held by");
+    let steps = json!({"items": job.get("steps").cloned().unwrap_or_default()});
+    let columns = &[
+        ("STEP", "id"),
+        ("GEAR", "gear"),
+        ("ACTION", "action"),
+        ("STATUS", "status"),
+        ("ATTEMPTS", "attempts"),
+        ("RESULT", "result"),
+    ];
+    format!("{}\n\n{}", lines.join("\n"), table(&steps, columns, "there is no plan yet"))
+}
+
+/// Prints a line, for people or for programs.
+pub(super) fn line(daemon: &Daemon, document: &Value, shown: &str) -> Result<(), Failure> {
+    match daemon.form {
+        Form::Json => print(&format!("{document}\n")),
+        Form::Text => print(&format!("{shown}\n")),
+    }
+}

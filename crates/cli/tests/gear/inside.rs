@@ -1,0 +1,261 @@
+//! What the sandbox keeps a hostile gear from, as seen from inside.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+/// What was tried and what came of it.
+fn outcomes(found: &Value) -> BTreeMap<&str, &str> {
+    let found = found.as_object().unwrap().iter();
+    found.map(|(what, outcome)| (what.as_str(), outcome.as_str().unwrap_or("?"))).collect()
+}
+
+fn all_refused(found: &Value, reasons: &[&str]) {
+    let outcomes = outcomes(found);
+    assert!(!outcomes.is_empty());
+    for (what, outcome) in outcomes {
+        assert!(reasons.contains(&outcome), "{what}: {outcome}");
+    }
+}
+
+#[test]
+fn files() {
+    let world = World::new();
+    let mine = world.path().join("private");
+    fs::write(&mine, "mine").unwrap();
+    world.succeeds(&["secret", "set", "token"], "s3cret");
+    let before = fs::metadata(&mine).unwrap();
+    let path = |path: &std::path::Path| path.display().to_string();
+    let secrets = world.home().join("jobs/secrets.key");
+    let read = [
+        path(&mine),
+        path(&secrets),
+        "/etc/passwd".into(),
+        "/etc/shadow".into(),
+        "/proc/self/environ".into(),
+        "/proc/1/environ".into(),
+        "/proc/self/mem".into(),
+        "/sys/kernel/profiling".into(),
+        "/dev/kmsg".into(),
+        "/dev/mem".into(),
+    ];
+    let read: Vec<&String> = read.iter().filter(|path| fs::exists(path).unwrap()).collect();
+    let write = [
+        path(&mine),
+        path(&world.path().join("new")),
+        "/tmp/semel-hostile".into(),
+        "/dev/shm/semel-hostile".into(),
+        path(&world.home().join("jobs/secrets")),
+    ];
+    let list = [
+        path(world.path()),
+        path(&world.home()),
+        "/".into(),
+        "/root".into(),
+        "/proc".into(),
+        "/etc".into(),
+        "/tmp".into(),
+    ];
+    let found = world.result(
+        "files",
+        &json!({"read": read, "write": write, "list": list,
+        "change": [path(&mine)]}),
+    );
+    all_refused(&found["read"], &["EACCES", "EPERM"]);
+    all_refused(&found["write"], &["EACCES", "EPERM"]);
+    all_refused(&found["list"], &["EACCES", "EPERM"]);
+    all_refused(&found["change"], &["EACCES", "EPERM", "EXDEV"]);
+    let mut package = found["package"].clone();
+    assert_eq!(package.as_object_mut().unwrap().remove("read"), Some(json!("done")));
+    all_refused(&package, &["EACCES", "EPERM"]);
+    assert_eq!(found["workspace"], "done");
+    let after = fs::metadata(&mine).unwrap();
+    assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+    assert_eq!((before.mode(), before.mtime_nsec()), (after.mode(), after.mtime_nsec()));
+    assert!(!world.path().join("new").exists() && !fs::exists("/tmp/semel-hostile").unwrap());
+}
+
+#[test]
+fn declared_files_and_no_others() {
+    let world = World::with(|manifest| manifest);
+    let data = world.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::create_dir(world.path().join("database")).unwrap();
+    fs::write(data.join("x"), "x").unwrap();
+    fs::write(world.path().join("database/x"), "x").unwrap();
+    let manifest = fs::read_to_string(world.gear().join("gear.toml")).unwrap();
+    let declared = format!("secrets = []\nread = [\"{}/**\"]", data.display());
+    fs::write(world.gear().join("gear.toml"), manifest.replace("secrets = []", &declared)).unwrap();
+    let allowed = data.join("x").display().to_string();
+    let beside = world.path().join("database/x").display().to_string();
+    let found = world.result(
+        "files",
+        &json!({"read": [allowed, beside], "write": [allowed],
+        "list": [], "change": []}),
+    );
+    assert_eq!(found["read"][&allowed], "done");
+    assert_eq!(found["read"][&beside], "EACCES");
+    assert_eq!(found["write"][&allowed], "EACCES");
+}
+
+#[test]
+fn network() {
+    let world = World::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let socket = world.path().join("socket");
+    let _unix = UnixListener::bind(&socket).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let found = world.result("network", &json!({"port": port, "socket": socket}));
+    all_refused(&found, &["EPERM", "EACCES"]);
+    assert!(listener.accept().is_err(), "somebody got through");
+}
+
+#[test]
+fn declared_hosts_through_the_proxy_and_no_others() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    other.set_nonblocking(true).unwrap();
+    let other_port = other.local_addr().unwrap().port();
+    let world = World::with(|manifest| {
+        let declared = format!(
+            "secrets = []\nprivate_network = [\"127.0.0.1:{port}\"]\nnetwork = [\"localhost\"]"
+        );
+        manifest.replace("secrets = []", &declared)
+    });
+    let serving = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; 4096];
+        let read = stream.read(&mut asked).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine").unwrap();
+        String::from_utf8_lossy(&asked[..read]).into_owned()
+    });
+    let fetched = |url: String| world.result("fetch", &json!({"url": url}));
+    let fine = fetched(format!("http://127.0.0.1:{port}/a"));
+    assert_eq!(fine, json!({"status": 200, "text": "fine"}));
+    assert!(serving.join().unwrap().starts_with("GET /a HTTP/1.1"));
+    for refused in [
+        // Not declared; declared, but its address is not public; and two that hide it.
+        format!("http://127.0.0.1:{other_port}/"),
+        format!("http://localhost:{other_port}/"),
+        format!("http://[::ffff:127.0.0.1]:{other_port}/"),
+        format!("http://127.1:{other_port}/"),
+    ] {
+        assert_eq!(fetched(refused.clone())["status"], 403, "{refused}");
+    }
+    // Around the proxy there is no way either.
+    let socket = world.path().join("socket");
+    let _unix = UnixListener::bind(&socket).unwrap();
+    let mut found = world.result("network", &json!({"port": other_port, "socket": socket}));
+    assert_eq!(found["tcp"], "ECONNREFUSED");
+    let rest = found.as_object_mut().unwrap();
+    rest.remove("tcp");
+    rest.remove("tcp6");
+    all_refused(&found, &["EPERM", "EACCES"]);
+    assert!(other.accept().is_err(), "somebody got through");
+}
+
+#[test]
+fn environment_and_descriptors() {
+    let world = World::with(|manifest| manifest.replace("secrets = []", "secrets = [\"token\"]"));
+    world.succeeds(&["secret", "set", "token"], "s3cret-value\n");
+    let found = world.result("environment", &json!({}));
+    assert_eq!(found["secret"], "s3cret-value");
+    let mut names: Vec<&String> = found["variables"].as_object().unwrap().keys().collect();
+    // Python's own; it sets this when the locale is plain.
+    names.retain(|name| *name != "LC_CTYPE");
+    assert_eq!(names, ["HOME", "LANG", "PATH", "TMPDIR"]);
+    assert!(!found["variables"].to_string().contains("s3cret"));
+    assert!(!found["arguments"].to_string().contains("s3cret"));
+    assert_eq!(found["descriptors"], json!([0, 1, 2]));
+    assert_eq!(found["handed over again"], "EBADF");
+}
+
+#[test]
+fn declared_variables_and_no_others() {
+    let world = World::with(|manifest| {
+        manifest.replace("secrets = []", "environment = [\"ENGINE_SECRET\", \"NOT_SET\"]")
+    });
+    let found = world.result("environment", &json!({}));
+    assert_eq!(found["variables"]["ENGINE_SECRET"], "of-the-engine");
+    assert!(found["variables"].get("NOT_SET").is_none());
+}
+
+#[test]
+fn a_secret_is_not_in_what_is_shown() {
+    let world = World::with(|manifest| manifest.replace("secrets = []", "secrets = [\"token\"]"));
+    let params = "{}";
+    let arguments = ["gear", "test", "hostile", "--json", "--action", "leak", "--params", params];
+    let missing = world.semel(&arguments, "");
+    let missing: Value = serde_json::from_slice(&missing.stdout).unwrap();
+    assert_eq!((&missing["ended"], &missing["code"]), (&json!("failed"), &json!("secret_missing")));
+    world.succeeds(&["secret", "set", "token"], "s3cret-value");
+    let output = world.semel(&arguments, "");
+    let shown = format!("{output:?}");
+    assert!(shown.contains("it is [secret]") && shown.contains("stderr: [secret]"), "{shown}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+}
+
+/// The numbers of the calls are those of this kind of machine.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn other_processes_and_the_kernel() {
+    let world = World::new();
+    let engine = std::process::id();
+    let mut found = world.result("processes", &json!({"engine": engine}));
+    let rest = found.as_object_mut().unwrap();
+    // The first process of a namespace does not hear those inside; newer kernels say so.
+    let first = rest.remove("kill the first");
+    assert!([Some(json!("EPERM")), Some(json!("done"))].contains(&first), "{first:?}");
+    assert_eq!(rest.remove("clone3"), Some(json!("ENOSYS")));
+    for unseen in ["see the engine", "kill the engine"] {
+        assert_eq!(rest.remove(unseen), Some(json!("ESRCH")));
+    }
+    let x32 = rest.remove("as x32");
+    assert!([Some(json!("EPERM")), Some(json!("ENOSYS"))].contains(&x32), "{x32:?}");
+    all_refused(&found, &["EPERM", "EACCES"]);
+}
+
+#[test]
+fn a_fork_bomb() {
+    let world = World::new();
+    let found = world.result("fork_bomb", &json!({}));
+    assert_eq!(found["why"], "EAGAIN");
+    assert!(found["children"].as_u64().unwrap() < 320, "{found}");
+}
+
+#[test]
+fn memory() {
+    let world = World::new();
+    let found = world.result("memory", &json!({}));
+    assert_eq!(found["outcome"], "MemoryError");
+    assert!(found["mb"].as_u64().unwrap() <= 512, "{found}");
+}
+
+#[test]
+fn a_big_file() {
+    let world = World::new();
+    assert_eq!(world.result("big_file", &json!({})), json!({"outcome": "EFBIG", "mb": 8}));
+}
+
+#[test]
+fn the_processor() {
+    let world = World::new();
+    let ended = world.ended("spin", &json!({}), "60s");
+    assert_eq!((&ended["ended"], &ended["code"]), (&json!("uncertain"), &json!("cpu_limit")));
+    assert_eq!(ended["class"], "resource_limit");
+}
+
+#[test]
+fn a_flood_on_stderr() {
+    let world = World::new();
+    assert_eq!(world.result("flood_stderr", &json!({})), "still here");
+}

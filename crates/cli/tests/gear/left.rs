@@ -1,0 +1,93 @@
+//! What is left of a gear when it has ended, in whatever way: nothing.
+
+use semel_core::clock::{Clock, SystemClock};
+use serde_json::{Value, json};
+
+use crate::world::{PATIENCE, STOPPED_IN, World, alive, eventually, marker, stay};
+
+/// All three kinds of process that stay behind, and the one that is never the same.
+fn are_there(marker: &str) -> bool {
+    let found = alive(marker);
+    let is_there = |name: &str| found.iter().any(|command| command.contains(name));
+    ["-child", "-session", "-daemon"].iter().all(|name| is_there(name)) && is_there("setsid")
+}
+
+#[test]
+fn a_timeout_leaves_nothing_of_a_gear_that_does_not_listen() {
+    let world = World::new();
+    let marker = marker(&world);
+    let child = world.begun("stay", &stay(&world, ""), "2s");
+    eventually(PATIENCE, "its processes", || are_there(&marker));
+    let clock = SystemClock::new();
+    let output = child.wait_with_output().unwrap();
+    let left = alive(&marker);
+    assert!(left.is_empty(), "{left:?}");
+    // The two seconds were under way already.
+    assert!(clock.monotonic() < STOPPED_IN + std::time::Duration::from_secs(2));
+    let ended: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&ended["ended"], &ended["code"]), (&json!("uncertain"), &json!("stopped")));
+    assert_eq!(std::fs::read_dir(world.home().join("jobs/run")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_crash_and_a_result_leave_nothing_either() {
+    for (how, expected) in [("crash", "uncertain"), ("result", "done")] {
+        let world = World::new();
+        let ended = world.ended("stay", &stay(&world, how), "60s");
+        let left = alive(&marker(&world));
+        assert!(left.is_empty(), "{how}: {left:?}");
+        assert_eq!(ended["ended"], expected, "{how}: {ended}");
+        if how == "crash" {
+            assert_eq!(ended["code"], "gear_crashed");
+            assert!(ended["message"].as_str().unwrap().contains("code 7"), "{ended}");
+        }
+    }
+}
+
+#[test]
+fn an_engine_that_is_killed_takes_everything_with_it() {
+    let world = World::new();
+    let marker = marker(&world);
+    let mut child = world.begun("stay", &stay(&world, ""), "600s");
+    eventually(PATIENCE, "its processes", || are_there(&marker));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let second = std::time::Duration::from_secs(1);
+    eventually(10 * second, "the end of them", || alive(&marker).is_empty());
+    // The next start removes what the killed one could not.
+    let run = world.home().join("jobs/run");
+    assert_eq!(std::fs::read_dir(&run).unwrap().count(), 1);
+    world.succeeds(&["gear", "list"], "");
+    assert_eq!(std::fs::read_dir(&run).unwrap().count(), 0);
+}
+
+#[test]
+fn a_gear_that_listens_ends_in_its_own_words() {
+    let world = World::new();
+    let clock = SystemClock::new();
+    let ended = world.ended("gentle", &json!({}), "1s");
+    assert_eq!((&ended["ended"], &ended["code"]), (&json!("failed"), &json!("cancelled")));
+    assert_eq!(ended["retry_after_ms"], 5);
+    assert!(clock.monotonic() < STOPPED_IN);
+}
+
+#[test]
+fn without_namespaces_nothing_is_left_either() {
+    let world = World::new();
+    let gear = world.engine(&["namespaces"]);
+    let marker = marker(&world);
+    world.stopped_when(&gear, "stay", stay(&world, ""), || are_there(&marker));
+    let left = alive(&marker);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn an_execution_that_is_forgotten_leaves_nothing() {
+    for waived in [&[][..], &["namespaces"]] {
+        let world = World::new();
+        let gear = world.engine(waived);
+        let marker = marker(&world);
+        world.dropped_when(&gear, "stay", stay(&world, ""), || are_there(&marker));
+        eventually(PATIENCE, "the end of them", || alive(&marker).is_empty());
+    }
+}

@@ -1,0 +1,13 @@
+//! Gears in the sandbox of the built binary: what a hostile one tries from inside, what it says
+//! that is not to be believed, and what is left of it.
+
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod author;
+mod inside;
+mod left;
+mod lines;
+mod rust;
+mod shell;
+mod warm;
+mod world;

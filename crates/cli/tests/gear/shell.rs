@@ -1,0 +1,81 @@
+//! `shell.run` in the sandbox.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_jobs::gear::builtin::shell::Shell;
+use semel_jobs::gear::manifest::Recovery;
+use semel_jobs::gear::{Call, Ended, Gear, Output, Stop};
+use serde_json::{Value, json};
+
+use crate::warm::{Notes, runtime};
+use crate::world::{World, alive, marker};
+
+fn shell() -> Shell {
+    Shell::new(PathBuf::from(env!("CARGO_BIN_EXE_semel")))
+}
+
+fn call(world: &World, command: &str) -> Call {
+    let workspace = world.path().join("workspace");
+    std::fs::create_dir_all(&workspace).unwrap();
+    Call {
+        execution_id: "job:step".to_owned(),
+        attempt: 1,
+        action: "run".to_owned(),
+        params: json!({"command": command}),
+        workspace,
+        timeout: Duration::from_secs(60),
+    }
+}
+
+fn run(world: &World, command: &str) -> Ended {
+    let (_switch, stop) = Stop::channel();
+    runtime().block_on(async {
+        shell().run(call(world, command), Arc::new(Notes::default()), stop).await
+    })
+}
+
+#[test]
+fn a_command_runs_in_the_workspace_and_sees_nothing_else() {
+    let world = World::new();
+    assert_eq!(shell().recovery("run", &Value::Null), Recovery::Ask);
+    assert!(shell().manifest().actions["run"].always_asks);
+    let ended = run(&world, "echo mine > file && cat file; echo oops >&2; cat /etc/passwd");
+    let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+    assert_eq!(failure.code, "exit_1");
+    let Ended::Done(Output::Value(value)) = run(&world, "cat file; echo note >&2") else {
+        panic!("it failed")
+    };
+    assert_eq!(value, json!({"exit_code": 0, "stdout": "mine\n", "stderr": "note"}));
+    let Ended::Done(Output::Value(value)) = run(&world, "head -c 10000000 /dev/zero") else {
+        panic!("it failed")
+    };
+    let kept = value["stdout"].as_str().unwrap().len();
+    assert_eq!(kept, semel_jobs::limits::SHELL_OUTPUT_BYTES_MAX);
+}
+
+#[test]
+fn a_command_that_is_stopped_leaves_nothing() {
+    let world = World::new();
+    let marker = marker(&world);
+    let inner = "trap \"\" TERM; while :; do sleep 1; done";
+    let command = format!("trap '' TERM; setsid sh -c '{inner}' {marker} & wait; wait");
+    let (switch, stop) = Stop::channel();
+    let shell = shell();
+    let ended = runtime().block_on(async {
+        let mut running = shell.run(call(&world, &command), Arc::new(Notes::default()), stop);
+        loop {
+            tokio::select! {
+                ended = &mut running => return ended,
+                () = tokio::task::yield_now() => {
+                    if !alive(&marker).is_empty() && !*switch.borrow() {
+                        switch.send(true).unwrap();
+                    }
+                }
+            }
+        }
+    });
+    assert!(alive(&marker).is_empty());
+    assert!(matches!(ended, Ended::Uncertain(_)), "{ended:?}");
+}

@@ -1,0 +1,200 @@
+//! Gears as the engine has them: warm ones, sub-jobs, what became of an earlier attempt.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel_jobs::gear::installed::Installed;
+use semel_jobs::gear::package::{self, State};
+use semel_jobs::gear::{
+    Call, Desk, Ended, Gear, Later, Output, Report, Resolution, Stop, SubJob, SubJobEnded,
+};
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+#[derive(Default)]
+pub(crate) struct Notes(Mutex<Vec<Report>>);
+
+impl Desk for Notes {
+    fn report(&self, report: Report) {
+        self.0.lock().unwrap().push(report);
+    }
+
+    fn sub_job(&self, asked: SubJob) -> Later<'_, SubJobEnded> {
+        let value = json!({"number": asked.number, "asked": asked.asked});
+        Box::pin(async move { SubJobEnded::Completed(value) })
+    }
+}
+
+impl World {
+    /// The hostile gear, installed; what the operator does without is named.
+    pub(crate) fn engine(&self, waived: &[&str]) -> Installed {
+        let (_, state) = package::install(&self.home(), &self.gear(), &[]).unwrap();
+        let waived = waived.iter().map(|name| (*name).to_owned()).collect();
+        package::set_state(&self.home(), "hostile", &State { waived, ..state }).unwrap();
+        let shim = PathBuf::from(env!("CARGO_BIN_EXE_semel"));
+        Installed::open(&self.home(), "hostile", shim, Arc::new(|_| None)).unwrap()
+    }
+
+    fn call(&self, action: &str, params: Value) -> Call {
+        let workspace = self.path().join("workspace");
+        std::fs::create_dir_all(&workspace).unwrap();
+        Call {
+            execution_id: "job:step".to_owned(),
+            attempt: 1,
+            action: action.to_owned(),
+            params,
+            workspace,
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    async fn run(&self, gear: &Installed, action: &str, params: Value) -> Ended {
+        let (_switch, stop) = Stop::channel();
+        gear.run(self.call(action, params), Arc::new(Notes::default()), stop).await
+    }
+
+    /// Runs an action until `is_so`, then forgets it.
+    pub(crate) fn dropped_when(
+        &self,
+        gear: &Installed,
+        action: &str,
+        params: Value,
+        mut is_so: impl FnMut() -> bool,
+    ) {
+        let (_switch, stop) = Stop::channel();
+        let runtime = runtime();
+        runtime.block_on(async {
+            let mut running = gear.run(self.call(action, params), Arc::new(Notes::default()), stop);
+            while !is_so() {
+                tokio::select! {
+                    ended = &mut running => panic!("{ended:?}"),
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+        });
+    }
+
+    /// Runs an action until `is_so`, then stops it.
+    pub(crate) fn stopped_when(
+        &self,
+        gear: &Installed,
+        action: &str,
+        params: Value,
+        mut is_so: impl FnMut() -> bool,
+    ) -> Ended {
+        runtime().block_on(async {
+            let (switch, stop) = Stop::channel();
+            let mut running = gear.run(self.call(action, params), Arc::new(Notes::default()), stop);
+            loop {
+                tokio::select! {
+                    ended = &mut running => return ended,
+                    () = tokio::task::yield_now() => {
+                        if !*switch.borrow() && is_so() {
+                            switch.send(true).unwrap();
+                        }
+                    }
+                }
+            }
+        })
+    }
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
+}
+
+fn value(ended: Ended) -> Value {
+    let Ended::Done(Output::Value(value)) = ended else { panic!("{ended:?}") };
+    value
+}
+
+#[test]
+fn a_warm_gear_serves_again_and_a_stopped_one_does_not() {
+    let world = World::with(|manifest| format!("warm = true\n{manifest}"));
+    let gear = world.engine(&[]);
+    runtime().block_on(async {
+        let first = value(world.run(&gear, "who", json!({})).await);
+        let second = value(world.run(&gear, "who", json!({})).await);
+        assert_eq!(first, second);
+        // A bug ends it.
+        let broken = world.run(&gear, "raises", json!({})).await;
+        assert!(matches!(broken, Ended::Failed(_)), "{broken:?}");
+        let third = value(world.run(&gear, "who", json!({})).await);
+        assert_ne!(second["started"], third["started"]);
+        // So does a stop, even when it answers.
+        let (switch, stop) = Stop::channel();
+        let call = world.call("gentle", json!({}));
+        let running = gear.run(call, Arc::new(Notes::default()), stop);
+        let (ended, ()) = tokio::join!(running, async {
+            switch.send(true).unwrap();
+        });
+        assert!(matches!(ended, Ended::Failed(_)), "{ended:?}");
+        let fourth = value(world.run(&gear, "who", json!({})).await);
+        assert_ne!(third["started"], fourth["started"]);
+        // Its files end up in the workspace all the same.
+        let ended = world.run(&gear, "artifact", json!({"path": "out/big"})).await;
+        let Ended::Done(Output::Artifact(path)) = ended else { panic!("{ended:?}") };
+        assert!(path.starts_with(world.path().canonicalize().unwrap().join("workspace")));
+        assert_eq!(std::fs::metadata(path).unwrap().len(), 2 << 20);
+    });
+}
+
+#[test]
+fn a_cold_gear_is_another_each_time() {
+    let world = World::new();
+    let gear = world.engine(&[]);
+    runtime().block_on(async {
+        let first = value(world.run(&gear, "who", json!({})).await);
+        let second = value(world.run(&gear, "who", json!({})).await);
+        assert_ne!(first["started"], second["started"]);
+        let workspace = world.path().canonicalize().unwrap().join("workspace");
+        assert_eq!(first["folder"], workspace.display().to_string());
+    });
+}
+
+#[test]
+fn a_package_that_was_changed_does_not_run() {
+    let world = World::new();
+    let gear = world.engine(&[]);
+    let file = package::folder(&world.home()).join("hostile/package/main.py");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, "print('evil')").unwrap();
+    let ended = runtime().block_on(world.run(&gear, "who", json!({})));
+    let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+    assert_eq!(failure.code, "package_changed");
+}
+
+#[test]
+fn a_sub_job_and_an_earlier_attempt() {
+    let world = World::new();
+    let gear = world.engine(&[]);
+    runtime().block_on(async {
+        let asked = value(world.run(&gear, "asks", json!({})).await);
+        assert_eq!(asked, json!({"number": 0, "asked": {"request": "look"}}));
+        let (_switch, stop) = Stop::channel();
+        let known = gear.resolve(world.call("who", json!({})), stop.clone()).await;
+        assert_eq!(known, Resolution::Done(Output::Value(json!({"id": "job:step"}))));
+        let unknown = gear.resolve(world.call("asks", json!({})), stop).await;
+        assert_eq!(unknown, Resolution::Unknown);
+    });
+}
+
+#[test]
+fn only_a_plain_file_of_the_workspace_is_an_artifact() {
+    let world = World::new();
+    let gear = world.engine(&[]);
+    runtime().block_on(async {
+        let ended = world.run(&gear, "artifact", json!({"path": "out/big"})).await;
+        assert!(matches!(ended, Ended::Done(Output::Artifact(_))), "{ended:?}");
+        for path in ["link", "../x", "/etc/passwd", "out", "none", "out/../link", ""] {
+            let ended = world.run(&gear, "artifact", json!({"path": path})).await;
+            let Ended::Uncertain(failure) = ended else { panic!("{path}: {ended:?}") };
+            assert_eq!(failure.code, "bad_artifact", "{path}");
+        }
+        let ended = world.run(&gear, "too_much", json!({})).await;
+        let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+        assert_eq!(failure.code, "result_too_large");
+    });
+}

@@ -1,0 +1,115 @@
+//! Taking jobs in, reading their stories, repeating those that failed (jobs.md §2, §7, §10).
+
+use serde_json::{Value, json};
+
+use crate::process::Home;
+use crate::world::{Reply, World};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_story_goes_on_where_it_was_cut_across_a_restart() {
+    let (world, home) = (World::start().await, Home::new());
+    let mut engine = home.serve();
+    let held = world.hold("b");
+    let steps = ["a", "b", "c"].map(|id| world.step(id, "GET"));
+    let id = engine.run(&steps).await;
+    world.arrived("b", 1).await;
+    let mut seen = engine.story(&id, |event| event.id >= 3).await;
+    let last = seen.last().unwrap().id;
+    engine.kill();
+    drop(held);
+    let engine = home.serve();
+    let path = format!("/v1/jobs/{id}/events?after={last}");
+    let mut stream = engine.client.stream(&path).await.unwrap();
+    while let Some(event) = stream.next().await.unwrap() {
+        seen.push(event);
+    }
+    let numbers: Vec<u64> = seen.iter().map(|event| event.id).collect();
+    let all: Vec<u64> = (1..=seen.last().unwrap().id).collect();
+    assert_eq!(numbers, all, "no gap and no repetition");
+    assert_eq!(seen, engine.story(&id, |_| false).await);
+    assert_eq!(seen.last().unwrap().data["status"], "completed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_for_one_job() {
+    let (world, home) = (World::start().await, Home::new());
+    let mut engine = home.serve();
+    let job = json!({"plan": {"steps": [world.step("once", "POST")]}});
+    let first = engine.client.post("/v1/jobs", &job, Some("k")).await.unwrap();
+    assert_eq!(first.status, 201);
+    engine.ended(first.body["id"].as_str().unwrap()).await;
+    engine.kill();
+    let engine = home.serve();
+    let again = engine.client.post("/v1/jobs", &job, Some("k")).await.unwrap();
+    assert_eq!((again.status, &again.body["id"]), (200, &first.body["id"]));
+    assert_eq!(again.body["deduplicated"], true);
+    let other = json!({"plan": {"steps": [world.step("other", "POST")]}});
+    let other = engine.client.post("/v1/jobs", &other, Some("k")).await.unwrap();
+    assert_eq!((other.status, other.code()), (409, Some("idempotency_key_reused")));
+    assert_eq!(world.paths(), ["/once"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_jobs_are_counted_and_repeated_without_doing_anything_twice() {
+    let (world, home) = (World::start().await, Home::new());
+    let mut engine = home.serve();
+    let mut ids = Vec::new();
+    for number in 0..3 {
+        let (good, bad) = (format!("good{number}"), format!("bad{number}"));
+        world.will(&bad, Reply::Status(404));
+        ids.push(engine.run(&[world.step(&good, "POST"), world.step(&bad, "GET")]).await);
+    }
+    for id in &ids {
+        assert_eq!(engine.ended(id).await["failure_class"], "user_error");
+    }
+    let patterns = engine.get("/v1/jobs/patterns").await;
+    let first = &patterns["items"][0];
+    assert_eq!((&first["class"], &first["count"]), (&json!("user_error"), &json!(3)));
+    assert_eq!(first["action"], "http.request");
+    let one = engine.say(&ids[0], "retry", &json!({})).await;
+    assert_eq!(one.status, 201, "{one:?}");
+    let again = one.body["id"].as_str().unwrap().to_owned();
+    let job = engine.ended(&again).await;
+    assert_eq!((&job["status"], &job["retry_of"]), (&json!("completed"), &json!(ids[0])));
+    engine.kill();
+    let engine = home.serve();
+    let rest = engine.post("/v1/jobs/retry", &json!({"class": "user_error"})).await;
+    let jobs: Vec<Value> = rest.body["jobs"].as_array().unwrap().clone();
+    assert_eq!(jobs.len(), 2, "the first was repeated with success: {rest:?}");
+    for job in &jobs {
+        assert_eq!(engine.ended(job["id"].as_str().unwrap()).await["status"], "completed");
+    }
+    let none = engine.post("/v1/jobs/retry", &json!({"class": "user_error"})).await;
+    assert_eq!(none.body["jobs"], json!([]), "nothing is left to repeat");
+    for (number, id) in ids.iter().enumerate() {
+        let (good, bad) = (format!("good{number}"), format!("bad{number}"));
+        assert_eq!((world.count(&good), world.count(&bad)), (1, 2));
+        assert_eq!(world.keys(&bad), vec![Some(format!("{id}:{bad}")); 2]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_done_is_refused_at_the_door() {
+    let (world, home) = (World::start().await, Home::new());
+    let engine = home.serve();
+    let step = world.step("a", "GET");
+    let with = |name: &str, value: Value| {
+        let mut step = step.clone();
+        step[name] = value;
+        json!({"plan": {"steps": [step]}})
+    };
+    for (job, status, code) in [
+        (json!({}), 400, "missing_field"),
+        (json!({"request": "do it"}), 400, "planner_missing"),
+        (with("gear", json!("nobody")), 400, "gear_not_found"),
+        (with("params", json!({"url": 7})), 400, "invalid_plan"),
+        (with("depends_on", json!(["later"])), 400, "invalid_plan"),
+        (with("params", json!({"url": "$ref:step:later"})), 400, "invalid_plan"),
+        (json!({"plan": {"steps": [step.clone(), step.clone()]}}), 400, "invalid_plan"),
+        (with("shell", json!(true)), 400, "unknown_field"),
+    ] {
+        let refused = engine.post("/v1/jobs", &job).await;
+        assert_eq!((refused.status, refused.code()), (status, Some(code)), "{job}: {refused:?}");
+    }
+    assert_eq!(world.paths(), Vec::<String>::new());
+}
