@@ -10,6 +10,7 @@
 mod broker;
 mod daemon;
 mod facts;
+mod jobs;
 mod nats;
 mod registrar;
 mod report;
@@ -23,14 +24,16 @@ fn main() -> Result<()> {
         [] => store::run()
             .and_then(|()| broker::run())
             .and_then(|()| daemon::run())
-            .and_then(|()| registrar::run()),
+            .and_then(|()| registrar::run())
+            .and_then(|()| jobs::run()),
         ["store"] => store::run(),
         ["broker"] => broker::run(),
         ["broker", "smoke"] => broker::smoke(),
         ["daemon"] => daemon::run(),
         ["registrar"] => registrar::run(),
+        ["jobs"] => jobs::run(),
         other => {
-            let known = "store, broker, broker smoke, daemon, registrar";
+            let known = "store, broker, broker smoke, daemon, registrar, jobs";
             bail!("there is no benchmark {other:?}; there are: {known}")
         }
     }

@@ -1,0 +1,295 @@
+//! Jobs per second: taken in, claimed, each step written down before and after, ended; every one of
+//! these on disk before the next. Beside them the same commits without an engine, which is the
+//! practical ceiling.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rusqlite::params;
+use semel_core::clock::{Clock, SystemClock};
+use semel_core::id::JobId;
+use semel_core::mint::IdMint;
+use semel_crypto::keys::KeyPair;
+use semel_jobs::engine::{Asked, Engine, EngineOptions, Parts};
+use semel_jobs::gear::manifest::{Action, Manifest, Recovery, Risk};
+use semel_jobs::gear::registry::Registry;
+use semel_jobs::gear::{Call, Desk, Ended, Gear, Later, Output, Resolution, Stop};
+use semel_jobs::store::{SqliteStore, Store, sqlite};
+use semel_registrar::registrar::Registrar;
+use semel_registrar::store as registrar;
+use semel_store::migration::{Migration, MigrationSet};
+use semel_store::sqlite::{Sqlite, SqliteOptions};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::facts;
+use crate::report::{Bar, Measured, Rounds, publish};
+
+const ROUNDS: usize = 3;
+const ROUND: Duration = Duration::from_millis(1500);
+
+/// Name, steps, in flight.
+const CEILING: [(&str, usize, usize); 4] = [
+    ("ceiling on SQLite, 1 step, 1 in flight", 1, 1),
+    ("ceiling on SQLite, 1 step, 64 in flight", 1, 64),
+    ("ceiling on SQLite, 3 steps, 1 in flight", 3, 1),
+    ("ceiling on SQLite, 3 steps, 64 in flight", 3, 64),
+];
+const SQLITE: [(&str, usize, usize); 6] = [
+    ("jobs on SQLite, 1 step, 1 in flight", 1, 1),
+    ("jobs on SQLite, 1 step, 64 in flight", 1, 64),
+    ("jobs on SQLite, 1 step, 256 in flight", 1, 256),
+    ("jobs on SQLite, 3 steps, 1 in flight", 3, 1),
+    ("jobs on SQLite, 3 steps, 64 in flight", 3, 64),
+    ("jobs on SQLite, 3 steps, 256 in flight", 3, 256),
+];
+
+const ROWS: &[&str] = &[
+    CEILING[0].0,
+    CEILING[1].0,
+    CEILING[2].0,
+    CEILING[3].0,
+    SQLITE[0].0,
+    SQLITE[1].0,
+    SQLITE[2].0,
+    SQLITE[3].0,
+    SQLITE[4].0,
+    SQLITE[5].0,
+];
+
+const BARS: &[Bar] = &[
+    Bar { ours: SQLITE[1].0, reference: CEILING[1].0, target: 0.35 },
+    Bar { ours: SQLITE[4].0, reference: CEILING[3].0, target: 0.35 },
+];
+
+/// Runs everything, interleaved.
+pub(crate) fn run() -> Result<()> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("target");
+    let folder = tempfile::tempdir_in(target)?;
+    let machine = facts::machine(folder.path())?;
+    let mut rounds = Rounds::default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    for round in 0..ROUNDS {
+        let path = |name: &str| folder.path().join(format!("{name}-{round}"));
+        for (number, (name, steps, callers)) in CEILING.into_iter().enumerate() {
+            let path = path(&format!("ceiling-{number}.db"));
+            rounds.measured(name, runtime.block_on(ceiling(&path, steps, callers))?);
+        }
+        for (number, (name, steps, callers)) in SQLITE.into_iter().enumerate() {
+            let folder = path(&format!("jobs-{number}"));
+            rounds.measured(name, runtime.block_on(jobs(&folder, steps, callers))?);
+        }
+    }
+    publish("jobs", &machine, ROWS, &rounds, BARS)
+}
+
+/// A job and its step with nothing else: the rows that any engine must write.
+const SCHEMA: &str = "
+    CREATE TABLE job (id INTEGER PRIMARY KEY, plan TEXT NOT NULL, status TEXT NOT NULL,
+                      step_index INTEGER NOT NULL) STRICT;
+    CREATE TABLE step (job INTEGER NOT NULL, step INTEGER NOT NULL, status TEXT NOT NULL,
+                       result TEXT, PRIMARY KEY (job, step)) STRICT, WITHOUT ROWID";
+const CEILING_ROWS: MigrationSet = MigrationSet {
+    component: "bench",
+    migrations: &[Migration { version: 1, name: "ceiling", sql: SCHEMA }],
+};
+
+const SUBMIT: &str = "INSERT INTO job (id, plan, status, step_index) VALUES (?1, ?2, 'pending', 0)";
+const MOVE: &str = "UPDATE job SET status = ?2, step_index = ?3 WHERE id = ?1";
+const START: &str = "INSERT INTO step (job, step, status) VALUES (?1, ?2, 'started')";
+const END: &str = "UPDATE step SET status = 'completed', result = ?3 WHERE job = ?1 AND step = ?2";
+
+/// Submit; start; for each step its result together with the next start or the end.
+async fn ceiling(path: &Path, steps: usize, callers: usize) -> Result<Measured> {
+    let options = SqliteOptions::new(path, 1, vec![CEILING_ROWS], 0, Arc::new(|_| {}));
+    let store = Arc::new(Sqlite::open(&options)?);
+    let next = Arc::new(AtomicU64::new(1));
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..callers {
+        let (store, next) = (Arc::clone(&store), Arc::clone(&next));
+        tasks.spawn(async move {
+            let mut latencies = Vec::new();
+            while start.elapsed() < ROUND {
+                let began = Instant::now();
+                let id = next.fetch_add(1, Ordering::Relaxed).cast_signed();
+                bare_job(&store, id, i64::try_from(steps)?).await?;
+                latencies.push(micros(began));
+            }
+            anyhow::Ok(latencies)
+        });
+    }
+    let mut latencies = Vec::new();
+    while let Some(done) = tasks.join_next().await {
+        latencies.extend(done??);
+    }
+    Ok(Measured::since(start, latencies))
+}
+
+async fn bare_job(store: &Sqlite, id: i64, steps: i64) -> Result<()> {
+    let plan = plan(usize::try_from(steps)?).to_string();
+    store
+        .write(move |tx| {
+            tx.prepare_cached(SUBMIT)?.execute(params![id, plan])?;
+            Ok(())
+        })
+        .await?;
+    for step in 0..=steps {
+        store
+            .write(move |tx| {
+                if step > 0 {
+                    tx.prepare_cached(END)?.execute(params![id, step - 1, "{}"])?;
+                }
+                if step < steps {
+                    tx.prepare_cached(START)?.execute(params![id, step])?;
+                }
+                let status = if step < steps { "executing" } else { "completed" };
+                tx.prepare_cached(MOVE)?.execute(params![id, status, step])?;
+                Ok(())
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+fn plan(steps: usize) -> serde_json::Value {
+    let steps: Vec<_> = (0..steps)
+        .map(|n| json!({"id": format!("s{n}"), "gear": "bench", "action": "noop", "params": {}}))
+        .collect();
+    json!({"steps": steps})
+}
+
+/// Does nothing, in this process.
+struct Noop(Manifest);
+
+impl Gear for Noop {
+    fn manifest(&self) -> &Manifest {
+        &self.0
+    }
+
+    fn needs_workspace(&self) -> bool {
+        false
+    }
+
+    fn run<'a>(&'a self, _: Call, _: Arc<dyn Desk>, _: Stop) -> Later<'a, Ended> {
+        Box::pin(async { Ended::Done(Output::Value(json!({}))) })
+    }
+
+    fn resolve<'a>(&'a self, _: Call, _: Stop) -> Later<'a, Resolution> {
+        Box::pin(async { Resolution::NotDone })
+    }
+}
+
+async fn engine(folder: &Path, workers: usize) -> Result<Arc<Engine>> {
+    std::fs::create_dir_all(folder)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let migrations = vec![sqlite::MIGRATIONS, registrar::sqlite::MIGRATIONS];
+    let path = folder.join("jobs.db");
+    let options = SqliteOptions::new(path, 1, migrations, 0, Arc::new(|_| {}));
+    let file = Arc::new(Sqlite::open(&options)?);
+    let authority = Some(KeyPair::from_secret(&[1; 32]));
+    let store = registrar::Store::Sqlite(registrar::SqliteStore::new(Arc::clone(&file)));
+    let registrar =
+        Registrar::start(store, Arc::clone(&clock), Arc::new(|| [0; 16]), authority).await?;
+    let action = Action {
+        about: "nothing".to_owned(),
+        params: json!({"type": "object"}),
+        result: None,
+        risk: Risk::Low,
+        recovery: Recovery::Idempotent,
+        timeout: Duration::from_secs(10),
+        always_asks: false,
+    };
+    let actions = BTreeMap::from([("noop".to_owned(), action)]);
+    let gears = Registry::default();
+    let manifest = Manifest { id: "bench".to_owned(), version: "1".to_owned(), actions };
+    gears.put(Arc::new(Noop(manifest)), true)?;
+    let numbers = AtomicU64::new(1);
+    let entropy = Box::new(move || u128::from(numbers.fetch_add(1, Ordering::Relaxed)));
+    let parts = Parts {
+        store: Store::Sqlite(SqliteStore::new(file)),
+        gears: Arc::new(gears),
+        registrar: Arc::new(registrar),
+        planner: None,
+        validator: None,
+        mint: Arc::new(IdMint::new(Arc::clone(&clock), entropy)),
+        clock,
+        random: Arc::new(|| 0),
+    };
+    let mut options = EngineOptions::new("bench", folder.join("work"));
+    options.workers = workers;
+    let engine = Arc::new(Engine::open(parts, options).await?);
+    engine.work();
+    Ok(engine)
+}
+
+/// Who waits for which job.
+type Waiters = Arc<Mutex<HashMap<JobId, oneshot::Sender<()>>>>;
+
+/// So many callers, each of whom submits a job and waits for its end.
+async fn jobs(folder: &Path, steps: usize, callers: usize) -> Result<Measured> {
+    let engine = engine(folder, callers).await?;
+    let waiters = Waiters::default();
+    let mut news = engine.news();
+    let ended = Arc::clone(&waiters);
+    let listening = tokio::spawn(async move {
+        while let Ok(news) = news.recv().await {
+            if news.status.is_terminal() {
+                let waiter = ended.lock().unwrap_or_else(PoisonError::into_inner).remove(&news.id);
+                // One that is not there yet has ended before its caller could wait.
+                if let Some(waiter) = waiter {
+                    let _ = waiter.send(());
+                }
+            }
+        }
+    });
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..callers {
+        let (engine, waiters) = (Arc::clone(&engine), Arc::clone(&waiters));
+        tasks.spawn(async move {
+            let mut latencies = Vec::new();
+            while start.elapsed() < ROUND {
+                let began = Instant::now();
+                one(&engine, &waiters, steps).await?;
+                latencies.push(micros(began));
+            }
+            anyhow::Ok(latencies)
+        });
+    }
+    let mut latencies = Vec::new();
+    while let Some(done) = tasks.join_next().await {
+        latencies.extend(done??);
+    }
+    let measured = Measured::since(start, latencies);
+    listening.abort();
+    engine.stop().await;
+    Ok(measured)
+}
+
+async fn one(engine: &Engine, waiters: &Waiters, steps: usize) -> Result<()> {
+    let asked = Asked { plan: Some(plan(steps)), ..Asked::default() };
+    let taken = engine.submit(asked).await?;
+    let (send, ended) = oneshot::channel();
+    waiters.lock().unwrap_or_else(PoisonError::into_inner).insert(taken.id, send);
+    // It may have ended before we could wait for it.
+    let looked = tokio::time::timeout(Duration::from_millis(50), ended).await;
+    if looked.is_err() {
+        loop {
+            let kept = engine.store().job(taken.id).await?.context("the job is gone")?;
+            if kept.job.state.status.is_terminal() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    Ok(())
+}
+
+fn micros(began: Instant) -> u32 {
+    u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX)
+}
