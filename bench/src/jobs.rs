@@ -14,14 +14,17 @@ use semel_core::clock::{Clock, SystemClock};
 use semel_core::id::JobId;
 use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
+use semel_jobs::course::{Facts, begin};
 use semel_jobs::engine::{Asked, Engine, EngineOptions, Parts};
 use semel_jobs::gear::manifest::{Action, Manifest, Recovery, Risk};
 use semel_jobs::gear::registry::Registry;
 use semel_jobs::gear::{Call, Desk, Ended, Gear, Later, Output, Resolution, Stop};
-use semel_jobs::store::{SqliteStore, Store, sqlite};
+use semel_jobs::policy::Policy;
+use semel_jobs::store::{Begin, Claim, PostgresStore, SqliteStore, Store, postgres, sqlite};
 use semel_registrar::registrar::Registrar;
 use semel_registrar::store as registrar;
 use semel_store::migration::{Migration, MigrationSet};
+use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -48,6 +51,18 @@ const SQLITE: [(&str, usize, usize); 6] = [
     ("jobs on SQLite, 3 steps, 256 in flight", 3, 256),
 ];
 
+const POSTGRES: [(&str, usize, usize); 4] = [
+    ("jobs on PostgreSQL, 1 step, 1 in flight", 1, 1),
+    ("jobs on PostgreSQL, 1 step, 64 in flight", 1, 64),
+    ("jobs on PostgreSQL, 3 steps, 64 in flight", 3, 64),
+    ("jobs on PostgreSQL, 3 steps, 256 in flight", 3, 256),
+];
+const IDLE: &str = "idle engine on SQLite, from submit to the start of the step";
+const FEW: (&str, usize) = ("claims on SQLite, one at a time, 100 pending", 100);
+const MANY: (&str, usize) = ("claims on SQLite, one at a time, 50,000 pending", 50_000);
+/// Claims that are measured at each depth; fewer than wait at the smaller one.
+const CLAIMS: usize = 90;
+
 const ROWS: &[&str] = &[
     CEILING[0].0,
     CEILING[1].0,
@@ -59,17 +74,28 @@ const ROWS: &[&str] = &[
     SQLITE[3].0,
     SQLITE[4].0,
     SQLITE[5].0,
+    POSTGRES[0].0,
+    POSTGRES[1].0,
+    POSTGRES[2].0,
+    POSTGRES[3].0,
+    IDLE,
+    FEW.0,
+    MANY.0,
 ];
 
 const BARS: &[Bar] = &[
     Bar { ours: SQLITE[1].0, reference: CEILING[1].0, target: 0.35 },
     Bar { ours: SQLITE[4].0, reference: CEILING[3].0, target: 0.35 },
+    // At most 1.3 times as long.
+    Bar { ours: MANY.0, reference: FEW.0, target: 0.77 },
 ];
 
 /// Runs everything, interleaved.
 pub(crate) fn run() -> Result<()> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("target");
     let folder = tempfile::tempdir_in(target)?;
+    let server = std::env::var("SEMEL_TEST_POSTGRES")
+        .context("SEMEL_TEST_POSTGRES is not set: run `cargo xtask bench`")?;
     let machine = facts::machine(folder.path())?;
     let mut rounds = Rounds::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -81,7 +107,18 @@ pub(crate) fn run() -> Result<()> {
         }
         for (number, (name, steps, callers)) in SQLITE.into_iter().enumerate() {
             let folder = path(&format!("jobs-{number}"));
-            rounds.measured(name, runtime.block_on(jobs(&folder, steps, callers))?);
+            let run = async { jobs(on_sqlite(&folder)?, &folder, steps, callers).await };
+            rounds.measured(name, runtime.block_on(run)?);
+        }
+        for (number, (name, steps, callers)) in POSTGRES.into_iter().enumerate() {
+            let folder = path(&format!("shared-{number}"));
+            let run = async { jobs(on_postgres(&server).await?, &folder, steps, callers).await };
+            rounds.measured(name, runtime.block_on(run)?);
+        }
+        rounds.measured(IDLE, runtime.block_on(idle(&path("idle")))?);
+        for (name, pending) in [FEW, MANY] {
+            let folder = path(&format!("pending-{pending}"));
+            rounds.measured(name, runtime.block_on(claims(&folder, pending))?);
         }
     }
     publish("jobs", &machine, ROWS, &rounds, BARS)
@@ -163,12 +200,15 @@ fn plan(steps: usize) -> serde_json::Value {
     json!({"steps": steps})
 }
 
-/// Does nothing, in this process.
-struct Noop(Manifest);
+/// Does nothing, in this process, and says when it began.
+struct Noop {
+    manifest: Manifest,
+    began: tokio::sync::mpsc::UnboundedSender<Instant>,
+}
 
 impl Gear for Noop {
     fn manifest(&self) -> &Manifest {
-        &self.0
+        &self.manifest
     }
 
     fn needs_workspace(&self) -> bool {
@@ -176,6 +216,8 @@ impl Gear for Noop {
     }
 
     fn run<'a>(&'a self, _: Call, _: Arc<dyn Desk>, _: Stop) -> Later<'a, Ended> {
+        // Nobody needs to listen.
+        let _ = self.began.send(Instant::now());
         Box::pin(async { Ended::Done(Output::Value(json!({}))) })
     }
 
@@ -184,17 +226,29 @@ impl Gear for Noop {
     }
 }
 
-async fn engine(folder: &Path, workers: usize) -> Result<Arc<Engine>> {
+type Stores = (Store, registrar::Store);
+
+fn on_sqlite(folder: &Path) -> Result<Stores> {
     std::fs::create_dir_all(folder)?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let migrations = vec![sqlite::MIGRATIONS, registrar::sqlite::MIGRATIONS];
     let path = folder.join("jobs.db");
     let options = SqliteOptions::new(path, 1, migrations, 0, Arc::new(|_| {}));
     let file = Arc::new(Sqlite::open(&options)?);
-    let authority = Some(KeyPair::from_secret(&[1; 32]));
-    let store = registrar::Store::Sqlite(registrar::SqliteStore::new(Arc::clone(&file)));
-    let registrar =
-        Registrar::start(store, Arc::clone(&clock), Arc::new(|| [0; 16]), authority).await?;
+    let registrar = registrar::Store::Sqlite(registrar::SqliteStore::new(Arc::clone(&file)));
+    Ok((Store::Sqlite(SqliteStore::new(file)), registrar))
+}
+
+async fn on_postgres(server: &str) -> Result<Stores> {
+    let options = PostgresOptions::new(crate::broker::fresh(server).await?);
+    let migrations = [postgres::MIGRATIONS, registrar::postgres::MIGRATIONS];
+    let database = Postgres::open(options, &migrations, 0).await?;
+    let registrar = registrar::Store::Postgres(registrar::PostgresStore::new(database.clone()));
+    Ok((Store::Postgres(PostgresStore::new(database)), registrar))
+}
+
+type Began = tokio::sync::mpsc::UnboundedReceiver<Instant>;
+
+fn gears() -> Result<(Registry, Began)> {
     let action = Action {
         about: "nothing".to_owned(),
         params: json!({"type": "object"}),
@@ -205,13 +259,25 @@ async fn engine(folder: &Path, workers: usize) -> Result<Arc<Engine>> {
         always_asks: false,
     };
     let actions = BTreeMap::from([("noop".to_owned(), action)]);
-    let gears = Registry::default();
     let manifest = Manifest { id: "bench".to_owned(), version: "1".to_owned(), actions };
-    gears.put(Arc::new(Noop(manifest)), true)?;
+    let (began, heard) = tokio::sync::mpsc::unbounded_channel();
+    let gears = Registry::default();
+    gears.put(Arc::new(Noop { manifest, began }), true)?;
+    Ok((gears, heard))
+}
+
+async fn engine(stores: Stores, folder: &Path, workers: usize) -> Result<(Arc<Engine>, Began)> {
+    let (store, registrar_store) = stores;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let authority = Some(KeyPair::from_secret(&[1; 32]));
+    let nonces = Arc::new(|| [0; 16]);
+    let registrar =
+        Registrar::start(registrar_store, Arc::clone(&clock), nonces, authority).await?;
+    let (gears, began) = gears()?;
     let numbers = AtomicU64::new(1);
     let entropy = Box::new(move || u128::from(numbers.fetch_add(1, Ordering::Relaxed)));
     let parts = Parts {
-        store: Store::Sqlite(SqliteStore::new(file)),
+        store,
         gears: Arc::new(gears),
         registrar: Arc::new(registrar),
         planner: None,
@@ -222,17 +288,81 @@ async fn engine(folder: &Path, workers: usize) -> Result<Arc<Engine>> {
     };
     let mut options = EngineOptions::new("bench", folder.join("work"));
     options.workers = workers;
-    let engine = Arc::new(Engine::open(parts, options).await?);
+    Ok((Arc::new(Engine::open(parts, options).await?), began))
+}
+
+/// One job now and then, to an engine that waits.
+async fn idle(folder: &Path) -> Result<Measured> {
+    let (engine, mut began) = engine(on_sqlite(folder)?, folder, 4).await?;
     engine.work();
-    Ok(engine)
+    let start = Instant::now();
+    let mut latencies = Vec::new();
+    while start.elapsed() < ROUND {
+        let asked = Asked { plan: Some(plan(1)), ..Asked::default() };
+        let submitted = Instant::now();
+        engine.submit(asked).await?;
+        let started = began.recv().await.context("the gear is gone")?;
+        let took = started.saturating_duration_since(submitted).as_micros();
+        latencies.push(u32::try_from(took).unwrap_or(u32::MAX));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    engine.stop().await;
+    Ok(Measured::since(start, latencies))
+}
+
+/// Claims one job at a time from a store in which so many wait.
+async fn claims(folder: &Path, pending: usize) -> Result<Measured> {
+    let (engine, _began) = engine(on_sqlite(folder)?, folder, 4).await?;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let engine = Arc::clone(&engine);
+        tasks.spawn(async move {
+            for _ in 0..pending / 50 {
+                let asked = Asked { plan: Some(plan(1)), ..Asked::default() };
+                engine.submit(asked).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    let (gears, _began) = gears()?;
+    let gears = Arc::new(gears);
+    let start = Instant::now();
+    let mut latencies = Vec::new();
+    for _ in 0..CLAIMS {
+        let gears = Arc::clone(&gears);
+        let first: Begin = Arc::new(move |kept, claim| {
+            let facts = Facts {
+                gears: &gears,
+                policy: &Policy::default(),
+                more_validators: false,
+                closed: &|_| true,
+                approval_timeout: Duration::from_secs(1),
+                random: 0,
+            };
+            begin(kept, claim, &facts).0.into_advance()
+        });
+        let now = SystemClock::new().wall();
+        let lease_until = now.saturating_add(Duration::from_secs(600));
+        let claim = Claim { worker: "bench".to_owned(), lease_until, limit: 1, now };
+        let began = Instant::now();
+        let claimed = engine.store().claim(claim, first).await?;
+        latencies.push(micros(began));
+        anyhow::ensure!(claimed.len() == 1, "nothing was claimed");
+    }
+    Ok(Measured::since(start, latencies))
 }
 
 /// Who waits for which job.
 type Waiters = Arc<Mutex<HashMap<JobId, oneshot::Sender<()>>>>;
 
 /// So many callers, each of whom submits a job and waits for its end.
-async fn jobs(folder: &Path, steps: usize, callers: usize) -> Result<Measured> {
-    let engine = engine(folder, callers).await?;
+async fn jobs(stores: Stores, folder: &Path, steps: usize, callers: usize) -> Result<Measured> {
+    let (engine, mut began) = engine(stores, folder, callers).await?;
+    engine.work();
+    let ignoring = tokio::spawn(async move { while began.recv().await.is_some() {} });
     let waiters = Waiters::default();
     let mut news = engine.news();
     let ended = Arc::clone(&waiters);
@@ -267,6 +397,7 @@ async fn jobs(folder: &Path, steps: usize, callers: usize) -> Result<Measured> {
     }
     let measured = Measured::since(start, latencies);
     listening.abort();
+    ignoring.abort();
     engine.stop().await;
     Ok(measured)
 }

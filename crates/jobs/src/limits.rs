@@ -208,10 +208,6 @@ pub const PROXY_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Bytes that are kept of what a shell's command writes; escaped they may be six times as many.
 pub const SHELL_OUTPUT_BYTES_MAX: usize = 128 << 10;
 
-/// Writes that wait for a transaction on PostgreSQL; one more waits outside.
-pub const LANE_QUEUE_MAX: usize = 4096;
-/// Writes that share one.
-pub const LANE_BATCH_MAX: usize = 64;
 /// Transactions of submissions under way at once.
 pub const SUBMITS_AT_ONCE: usize = 2;
 /// Transactions of moves under way at once.

@@ -50,5 +50,12 @@ pub const RESOLVE_ATTEMPTS_MAX: i64 = 10_000;
 /// Runs of a registration that met a unique key between its look and its insert.
 pub const CLAIM_ROUNDS_MAX: u32 = 8;
 
+/// Looks of many attempts on PostgreSQL under way at once.
+pub const LOOKS_AT_ONCE: usize = 2;
+/// Transactions that write down that attempts begin.
+pub const STARTS_AT_ONCE: usize = 2;
+/// Transactions that consume.
+pub const CONSUMES_AT_ONCE: usize = 2;
+
 /// Bytes of the note that a verifier or an operator leaves.
 pub const NOTE_BYTES_MAX: usize = 1024;

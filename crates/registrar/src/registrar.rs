@@ -114,9 +114,7 @@ impl Registrar {
         if !matches!(looked.outcome, Outcome::Registered | Outcome::Uncertain) {
             alarm(attempt, looked.outcome);
             // A grant of a stranger leaves no trace either: strangers must not fill a ledger.
-            let trusted =
-                self.store.trusts(&attempt.valid.envelope.domain, attempt.grant.issuer).await?;
-            if trusted {
+            if looked.trusted {
                 self.store.attempt_end(attempt, None, looked.outcome).await?;
             }
             return Ok(answer(looked.outcome, looked.result));

@@ -71,6 +71,8 @@ pub struct Done {
     pub key: Key,
     /// The stored result, where there is one.
     pub result: Option<Vec<u8>>,
+    /// Whether the domain trusts who has issued the grant.
+    pub trusted: bool,
 }
 
 status! {
@@ -174,7 +176,7 @@ impl Found {
         let refused = decided == Outcome::Registered && !compensable;
         let outcome = if refused { Outcome::NotCompensable } else { decided };
         let result = self.result.filter(|_| outcome.shows_result());
-        Ok(Done { outcome, key: facts.key, result })
+        Ok(Done { outcome, key: facts.key, result, trusted: self.trusted })
     }
 
     fn facts(&self, attempt: &Attempt, arrival: Option<Arrival>) -> Result<Facts, StoreError> {

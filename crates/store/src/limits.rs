@@ -53,6 +53,12 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs of a transaction that a serialization failure or a deadlock undoes.
 pub const TRANSACTION_RUNS_MAX: u32 = 8;
 
+/// Writes that wait for a transaction that they can share; one more waits outside.
+pub const LANE_QUEUE_MAX: usize = 4096;
+
+/// Writes that share one.
+pub const LANE_BATCH_MAX: usize = 64;
+
 /// The pause before a lost listener connects again.
 pub const LISTEN_RETRY: Duration = Duration::from_secs(1);
 

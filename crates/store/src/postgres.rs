@@ -4,6 +4,7 @@
 //! runs it again. What can *not* be run again by this layer is a COMMIT that got no answer: the
 //! caller hears [`StoreError::Uncertain`] and decides by its key.
 
+mod lane;
 mod listener;
 mod migrate;
 mod transaction;
@@ -19,6 +20,7 @@ use tokio_postgres::{NoTls, Row};
 use crate::error::chain;
 use crate::migration::MigrationSet;
 use crate::{OpenError, StoreError, limits};
+pub use lane::{Lane, Work};
 pub use listener::{Heard, Listener, Notifier};
 pub use transaction::{Asked, Transaction};
 use transaction::{Kind, is_contention};
@@ -124,6 +126,16 @@ impl Postgres {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
         transaction::read(self, sql, parameters).await
+    }
+
+    /// Runs one statement that writes and is a transaction of its own: one round trip. What its
+    /// failure means is what that of a COMMIT means.
+    pub async fn write(
+        &self,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        transaction::write(self, sql, parameters).await
     }
 
     /// Begins a read-only transaction in which everything is of one moment.

@@ -103,6 +103,19 @@ pub struct Sqlite {
     _lock: std::fs::File,
 }
 
+/// Looks at a file without changing or migrating it: an error says why it cannot be used, names
+/// are migrations that it lacks.
+///
+/// Blocks: call it before serving, or on a blocking thread.
+pub fn look(
+    path: &Path,
+    application_id: i32,
+    migrations: &[MigrationSet],
+) -> Result<(LastStop, Vec<&'static str>), OpenError> {
+    let last_stop = open::last_stop(path);
+    Ok((last_stop, open::look(path, application_id, migrations)?))
+}
+
 impl Sqlite {
     /// Opens, checks and migrates the file, then starts its threads.
     ///

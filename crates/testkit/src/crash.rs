@@ -6,6 +6,8 @@
 //! at what is left, until a child gets through without meeting its point. An operation inherits
 //! this by being run in the workload.
 
+pub mod postgres;
+
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;

@@ -10,7 +10,6 @@ mod breaker;
 mod claim;
 mod execution;
 mod job;
-mod lane;
 mod ledger;
 mod letter;
 mod list;
@@ -25,11 +24,10 @@ mod submit;
 use std::sync::Arc;
 
 use semel_store::migration::{Migration, MigrationSet};
-use semel_store::postgres::Postgres;
+use semel_store::postgres::{Lane, Postgres};
 
 use crate::limits::{ADVANCES_AT_ONCE, SUBMITS_AT_ONCE};
 use crate::store::{Advance, Advanced, NewJob, Submitted};
-use lane::Lane;
 use signal::Bell;
 pub use signal::{Signal, Signals};
 

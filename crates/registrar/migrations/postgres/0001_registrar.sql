@@ -86,8 +86,6 @@ CREATE TABLE registrar.attempt (
 
 -- FACTS, RESOLVE: the open attempts of a key.
 CREATE INDEX attempt_started ON registrar.attempt (logical_request_key, entry) WHERE event = 'started';
--- ATTEMPT_LIST.
-CREATE INDEX attempt_key ON registrar.attempt (logical_request_key, entry);
 
 -- What was refused, written outside the transaction that was rolled back.
 CREATE TABLE registrar.failure_audit (
@@ -99,9 +97,6 @@ CREATE TABLE registrar.failure_audit (
     outcome             TEXT NOT NULL,
     at                  BIGINT NOT NULL
 );
-
--- FAILURE_LIST.
-CREATE INDEX failure_audit_key ON registrar.failure_audit (logical_request_key, entry);
 
 -- A verdict flags an effect; it never frees its key.
 CREATE TABLE registrar.verification (

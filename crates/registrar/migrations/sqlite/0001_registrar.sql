@@ -83,8 +83,6 @@ CREATE TABLE attempt (
 
 -- FACTS, RESOLVE: the open attempts of a key.
 CREATE INDEX attempt_started ON attempt (logical_request_key, entry) WHERE event = 'started';
--- ATTEMPT_LIST.
-CREATE INDEX attempt_key ON attempt (logical_request_key, entry);
 
 -- What was refused, written outside the transaction that was rolled back.
 CREATE TABLE failure_audit (
@@ -96,9 +94,6 @@ CREATE TABLE failure_audit (
     outcome             TEXT NOT NULL,
     at                  INTEGER NOT NULL
 ) STRICT;
-
--- FAILURE_LIST.
-CREATE INDEX failure_audit_key ON failure_audit (logical_request_key, entry);
 
 -- A verdict flags an effect; it never frees its key.
 CREATE TABLE verification (

@@ -9,8 +9,16 @@ mod grant;
 mod restore;
 mod verification;
 
+use std::sync::Arc;
+
+use semel_store::StoreError;
 use semel_store::migration::{Migration, MigrationSet};
-use semel_store::postgres::Postgres;
+use semel_store::postgres::{Lane, Postgres};
+
+use crate::limits::{CONSUMES_AT_ONCE, LOOKS_AT_ONCE, STARTS_AT_ONCE};
+use crate::store::{Done, Entry};
+use attempt::Starting;
+use effect::{Consuming, Looking};
 
 pub use effect::consume_in_tx;
 
@@ -28,12 +36,61 @@ pub const MIGRATIONS: MigrationSet = MigrationSet {
 #[derive(Clone)]
 pub struct PostgresStore {
     postgres: Postgres,
+    lanes: Arc<Lanes>,
+}
+
+/// The steps of an attempt; what is in the same step goes together.
+struct Lanes {
+    looks: Lane<Looking, Done>,
+    starts: Lane<Starting, Entry>,
+    consumes: Lane<Consuming, Done>,
 }
 
 impl PostgresStore {
     /// Over a database that was opened with [`MIGRATIONS`].
     pub fn new(postgres: Postgres) -> Self {
-        Self { postgres }
+        let lanes = Lanes {
+            looks: Lane::new(LOOKS_AT_ONCE),
+            starts: Lane::new(STARTS_AT_ONCE),
+            consumes: Lane::new(CONSUMES_AT_ONCE),
+        };
+        Self { postgres, lanes: Arc::new(lanes) }
+    }
+}
+
+/// What is said of the items of a batch, in their order.
+type Said<Answer> = Vec<Result<Answer, StoreError>>;
+
+/// What many can do in one transaction.
+trait Together: Sized + Sync {
+    type Answer: Send;
+
+    /// All of these, or none.
+    fn at_once(
+        store: &PostgresStore,
+        batch: &[Self],
+    ) -> impl Future<Output = Result<Said<Self::Answer>, StoreError>> + Send;
+}
+
+/// All of them in one transaction. When that was undone, each in its own: what one is refused for
+/// is no fault of the others.
+async fn together<Item: Together>(store: &PostgresStore, batch: &[Item]) -> Said<Item::Answer> {
+    match Item::at_once(store, batch).await {
+        Ok(said) => said,
+        Err(StoreError::Uncertain { cause }) => {
+            let unknown = || StoreError::Uncertain { cause: cause.clone() };
+            batch.iter().map(|_| Err(unknown())).collect()
+        }
+        Err(refused) if batch.len() == 1 => vec![Err(refused)],
+        Err(_) => {
+            let mut said = Vec::with_capacity(batch.len());
+            for item in batch {
+                let alone = Item::at_once(store, std::slice::from_ref(item)).await;
+                let none = Err(StoreError::Stopped);
+                said.push(alone.and_then(|mut said| said.pop().unwrap_or(none)));
+            }
+            said
+        }
     }
 }
 

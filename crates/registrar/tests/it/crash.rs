@@ -32,12 +32,17 @@ fn mine() -> Envelope {
     Envelope::parse(envelope("crash").to_string().as_bytes()).unwrap()
 }
 
-async fn try_it(registrar: &Registrar, grant: &Grant, envelope: Envelope, id: &str) -> Answer {
+pub(crate) async fn try_it(
+    registrar: &Registrar,
+    grant: &Grant,
+    envelope: Envelope,
+    id: &str,
+) -> Answer {
     let asked = Asked { envelope, grant: grant.clone(), attempt_id: id.to_owned() };
     registrar.register(asked).await.unwrap().unwrap()
 }
 
-fn block_on<T>(running: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(running: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).enable_all().build().unwrap().block_on(running)
 }

@@ -5,18 +5,16 @@ use semel_testkit::servers;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Database, MANY, Served, connect, envelope, one_winner, postgres_store, serve,
+    Database, MANY, Served, connect, envelope, one_winner, postgres_store, serve, server_of,
+    through,
 };
 
 /// The same database through a proxy, and directly.
 async fn both() -> (Proxy, Served, Served) {
     let address = servers::fresh_postgres().await;
     let direct = serve(postgres_store(&address).await, Database::Postgres(address.clone())).await;
-    let (front, rest) = address.rsplit_once('@').expect("a user");
-    let (host, database) = rest.split_once('/').expect("a database");
-    let server = tokio::net::lookup_host(host).await.unwrap().next().unwrap();
-    let proxy = Proxy::start(server).await;
-    let through = format!("{front}@{}/{database}", proxy.address());
+    let proxy = Proxy::start(server_of(&address).await).await;
+    let through = through(proxy.address(), &address);
     let far = serve(postgres_store(&through).await, Database::Postgres(address)).await;
     (proxy, far, direct)
 }

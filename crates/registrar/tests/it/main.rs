@@ -9,6 +9,8 @@
 
 mod cases;
 mod crash;
+mod crash_postgres;
+mod crosswise;
 mod embedded;
 mod fitness;
 mod hostile;

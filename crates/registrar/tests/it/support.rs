@@ -64,6 +64,34 @@ impl Database {
     }
 }
 
+/// The server of an address.
+pub(crate) async fn server_of(address: &str) -> SocketAddr {
+    let (_, rest) = address.rsplit_once('@').expect("a user");
+    let (host, _) = rest.split_once('/').expect("a database");
+    tokio::net::lookup_host(host).await.unwrap().next().unwrap()
+}
+
+/// The same database through somebody in front of its server.
+pub(crate) fn through(proxy: SocketAddr, address: &str) -> String {
+    let (front, rest) = address.rsplit_once('@').expect("a user");
+    let (_, database) = rest.split_once('/').expect("a database");
+    format!("{front}@{proxy}/{database}")
+}
+
+/// Until nobody else is connected: then everything that was begun has ended.
+pub(crate) async fn alone(address: &str) -> tokio_postgres::Client {
+    let client = connect(address).await;
+    let others = "SELECT count(*) FROM pg_stat_activity
+                   WHERE datname = current_database() AND pid <> pg_backend_pid()
+                     AND backend_type = 'client backend'";
+    for _ in 0..100_000 {
+        if client.query_one(others, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+            return client;
+        }
+    }
+    panic!("somebody stays connected");
+}
+
 pub(crate) async fn connect(address: &str) -> tokio_postgres::Client {
     let connected = tokio_postgres::connect(address, tokio_postgres::NoTls).await;
     let (client, connection) = connected.unwrap();

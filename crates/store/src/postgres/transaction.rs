@@ -262,6 +262,26 @@ pub(super) async fn read(
     Ok(rows)
 }
 
+/// One statement without BEGIN is a transaction: the server commits it before it says that it is
+/// ready again, and the driver gives the rows after that.
+pub(super) async fn write(
+    postgres: &Postgres,
+    sql: &str,
+    parameters: Parameters<'_>,
+) -> Result<Vec<Row>, StoreError> {
+    let mut alone = Transaction::on_a_connection(postgres).await?;
+    let client = alone.client()?;
+    postgres.statements.fetch_add(1, Ordering::Relaxed);
+    let statement = alone.tracked(client.prepare_cached(sql)).await?;
+    let connection = alone.take_for_commit()?;
+    let answer = connection.query(&statement, parameters);
+    match tokio::time::timeout(postgres.options.answer_timeout, answer).await {
+        Ok(Ok(rows)) => Ok(rows),
+        Ok(Err(error)) => settle(connection, Some(Err(error))).map(|()| Vec::new()),
+        Err(_) => settle(connection, None).map(|()| Vec::new()),
+    }
+}
+
 /// What the answer to a COMMIT means; no answer at all is a timeout.
 fn settle(connection: Object, answer: Option<Result<(), Error>>) -> Result<(), StoreError> {
     let cause = match answer {

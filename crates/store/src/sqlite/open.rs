@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use super::{LastStop, SqliteOptions};
 use crate::migration::{self, Applied, Migration, MigrationSet};
@@ -126,6 +126,41 @@ fn own(connection: &Connection, options: &SqliteOptions) -> Result<(), OpenError
 
 fn pragma<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> rusqlite::Result<T> {
     connection.pragma_query_value(None, name, |row| row.get(0))
+}
+
+/// Looks at a file without changing it: whose it is, and which migrations it lacks.
+pub(super) fn look(
+    path: &Path,
+    application_id: i32,
+    sets: &[MigrationSet],
+) -> Result<Vec<&'static str>, OpenError> {
+    let failed = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = match (wal_path(path).exists(), path.to_str()) {
+        // Without a log nobody has it open, and even a reader would leave an empty one behind.
+        (false, Some(name)) => {
+            let name = name.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+            let flags = flags | OpenFlags::SQLITE_OPEN_URI;
+            Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)
+        }
+        (true, _) | (false, None) => Connection::open_with_flags(path, flags),
+    };
+    let connection = opened.map_err(failed)?;
+    connection.busy_timeout(limits::BUSY_TIMEOUT).map_err(failed)?;
+    // The log of an unclean stop is a trace that the next process needs.
+    let kept = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+    kept.map_err(failed)?;
+    let found = pragma::<i32>(&connection, "application_id").map_err(failed)?;
+    if found != application_id {
+        let path = path.to_owned();
+        return Err(OpenError::NotOurs { path, found, expected: application_id });
+    }
+    let mut lacking = Vec::new();
+    for set in sets {
+        let applied = applied(&connection, set).map_err(failed)?;
+        lacking.extend(migration::missing(set, &applied)?.iter().map(|migration| migration.name));
+    }
+    Ok(lacking)
 }
 
 /// Everything that is missing, in one transaction: the schema is the old one or the new one.

@@ -99,6 +99,24 @@ async fn a_connection_lost_before_commit_is_undone() {
 }
 
 #[tokio::test]
+async fn a_statement_that_is_its_own_transaction_is_as_honest_as_a_commit() {
+    for (fault, left) in [(Fault::CutBefore, 1), (Fault::CutAfter, 2), (Fault::Stall, 2)] {
+        let limit = if fault == Fault::Stall { Duration::from_millis(500) } else { LONG };
+        let (proxy, postgres, direct) = proxied(limit).await;
+        let put = async |key: &str| postgres.write(PUT, &[&key, &1_i64]).await.map(drop);
+        put("first").await.unwrap();
+        assert_eq!(count(&direct).await, 1, "it is there when it is answered");
+        let turns = proxy.turns();
+        let refused = put("first").await.expect_err("the key is taken");
+        assert_eq!((refused.fate(), proxy.turns() - turns), (Fate::Undone, 1), "{refused:?}");
+        proxy.fail_next("doomed", fault);
+        let error = put("doomed").await.expect_err("no answer came");
+        assert_eq!(error.fate(), Fate::Uncertain, "{fault:?}: {error:?}");
+        assert_eq!(count(&direct).await, left, "{fault:?}");
+    }
+}
+
+#[tokio::test]
 async fn statements_polled_together_share_a_round_trip() {
     let (proxy, postgres, _) = proxied(LONG).await;
     let five = async || {

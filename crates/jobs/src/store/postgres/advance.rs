@@ -6,11 +6,10 @@
 
 use std::collections::HashMap;
 
-use semel_store::postgres::{Asked, Transaction};
+use semel_store::postgres::{Asked, Transaction, Work};
 use semel_store::{StoreError, statements};
 
 use super::execution::{Ends, Starts};
-use super::lane::Work;
 use super::ledger::Lines;
 use super::lock::{self, Lock, Locks};
 use super::row::count;

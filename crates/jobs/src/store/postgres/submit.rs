@@ -7,13 +7,12 @@
 use std::collections::HashSet;
 
 use semel_core::id::JobId;
-use semel_store::postgres::Asked;
+use semel_store::postgres::{Asked, Work};
 use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::advance::let_go;
-use super::lane::Work;
 use super::lock::{self, Lock, Locks};
 use super::row::{Id, hash};
 use super::{Parameters, PostgresStore};

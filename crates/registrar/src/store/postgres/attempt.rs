@@ -1,10 +1,12 @@
 //! The tables `attempt` and `failure_audit`: written outside the transaction that may be undone.
 
+use std::collections::HashMap;
+
 use semel_core::clock::UnixMs;
-use semel_store::postgres::Transaction;
+use semel_store::postgres::{Transaction, Work};
 use semel_store::{StoreError, statements};
 
-use super::{Parameters, PostgresStore};
+use super::{Parameters, PostgresStore, Said, Together, together};
 use crate::decide::Outcome;
 use crate::key::LogicalRequestKey;
 use crate::limits::RESOLVE_ATTEMPTS_MAX;
@@ -12,9 +14,11 @@ use crate::store::{Attempt, Entry, corrupt};
 
 statements! {
     START = "
+        -- Differs from sqlite: of many attempts, which are told apart by their keys.
         INSERT INTO registrar.attempt (event, logical_request_key, attempt_id, at)
-        VALUES ('started', $1, $2, $3)
-     RETURNING entry";
+        SELECT 'started', new.key, new.attempt_id, new.at
+          FROM unnest($1::bytea[], $2::text[], $3::bigint[]) AS new (key, attempt_id, at)
+     RETURNING logical_request_key, entry";
 
     CLOSE = "
         INSERT INTO registrar.attempt (event, logical_request_key, attempt_id, closes, outcome, at)
@@ -48,16 +52,7 @@ impl PostgresStore {
         &self,
         attempt: &Attempt,
     ) -> Result<Entry, StoreError> {
-        let key = attempt.valid.logical_request_key.0.0;
-        let by: Parameters<'_> = &[&key.as_slice(), &attempt.attempt_id, &attempt.now.0];
-        let run = async || {
-            let (tx, _) = self.postgres.begin_with(&[]).await?;
-            let rows = tx.query_and_commit(START, by).await?;
-            let row = rows.first();
-            let none = || corrupt("attempt", String::new(), "no entry was given".to_owned());
-            Ok(Entry(row.ok_or_else(none)?.try_get(0)?))
-        };
-        self.postgres.retry(run).await
+        self.lanes.starts.write(self, Starting(attempt.clone())).await
     }
 
     pub(in crate::store) async fn attempt_end(
@@ -86,6 +81,44 @@ impl PostgresStore {
             tx.commit_with(&asked).await.map(drop)
         };
         self.postgres.retry(run).await
+    }
+}
+
+/// An attempt that begins.
+pub(super) struct Starting(Attempt);
+
+impl Together for Starting {
+    type Answer = Entry;
+
+    /// One statement, which is its own transaction.
+    async fn at_once(store: &PostgresStore, batch: &[Self]) -> Result<Said<Entry>, StoreError> {
+        let mut keys: Vec<&[u8]> = Vec::with_capacity(batch.len());
+        let mut ids: Vec<&str> = Vec::with_capacity(batch.len());
+        let mut times = Vec::with_capacity(batch.len());
+        for Starting(attempt) in batch {
+            keys.push(&attempt.valid.logical_request_key.0.0);
+            ids.push(&attempt.attempt_id);
+            times.push(attempt.now.0);
+        }
+        let rows = store.postgres.write(START, &[&keys, &ids, &times]).await?;
+        let mut entries: HashMap<&[u8], Entry> = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            entries.insert(row.try_get(0)?, Entry(row.try_get(1)?));
+        }
+        let none = || corrupt("attempt", String::new(), "no entry was given".to_owned());
+        Ok(keys.iter().map(|key| entries.get(key).copied().ok_or_else(none)).collect())
+    }
+}
+
+impl Work<Starting, Entry> for PostgresStore {
+    /// Their entries are told apart by their keys.
+    fn fits(batch: &[Starting], Starting(next): &Starting) -> bool {
+        let key = next.valid.logical_request_key;
+        batch.iter().all(|Starting(earlier)| earlier.valid.logical_request_key != key)
+    }
+
+    async fn run(&self, batch: Vec<Starting>) -> Vec<Result<Entry, StoreError>> {
+        together(self, &batch).await
     }
 }
 
