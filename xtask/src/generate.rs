@@ -27,17 +27,24 @@ const GENERATED: &[(&str, Generator)] = &[
 pub(crate) fn run(check: bool) -> Result<()> {
     let stale = stale(&repo::root(), GENERATED)?;
     if !check {
-        return stale.iter().try_for_each(|(path, text)| {
+        stale.iter().try_for_each(|(path, text)| {
             println!("gen: {path}");
             let file = repo::root().join(path);
             fs::write(file, text).with_context(|| format!("cannot write {path}"))
-        });
+        })?;
+        return golden();
     }
     if stale.is_empty() {
         return Ok(());
     }
     let paths: Vec<&str> = stale.iter().map(|(path, _)| *path).collect();
     bail!("not current: {}; run cargo xtask gen", paths.join(", "))
+}
+
+/// What the command line prints is written by the test that compares it.
+fn golden() -> Result<()> {
+    let mut test = repo::cargo(&["test", "-p", "semel", "--test", "words", "golden"]);
+    repo::succeed(test.env("SEMEL_GOLDEN_REWRITE", "1")).context("cannot write the golden files")
 }
 
 /// The files that are not what their generator writes, and what they should be.

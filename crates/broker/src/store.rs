@@ -27,7 +27,10 @@ pub use postgres::PostgresStore;
 pub use session::{
     AuditEvent, AuditKind, Audited, Beat, Greeted, Live, NewSession, Present, Standing,
 };
-pub use sqlite::{Existing, RestoreError, SqliteStore};
+pub use sqlite::{
+    APPLICATION_ID as SQLITE_APPLICATION_ID, Existing, MIGRATIONS as SQLITE_MIGRATIONS,
+    RestoreError, SqliteStore,
+};
 
 /// Either database.
 #[derive(Clone)]

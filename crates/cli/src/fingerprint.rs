@@ -12,9 +12,10 @@ use serde_json::json;
 use crate::exit::{Exit, Failure, Form};
 use crate::print;
 
-const EXAMPLE: &str = r#"Example:
+const EXAMPLE: &str = r#"Examples:
   echo '{"destination_kind":"topic","destination_ref":"builds","message":"done","meta":{"n":1}}' |
-    semel fingerprint"#;
+    semel fingerprint
+  semel fingerprint envelope.json --json"#;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]

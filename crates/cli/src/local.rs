@@ -159,10 +159,12 @@ impl Daemon {
 }
 
 fn no_daemon(error: &ClientError, mesh: &str) -> Failure {
-    let text = format!(
-        "error: {}\nnothing was done; to start the daemon: semel daemon up --mesh {mesh}",
-        chain(error)
-    );
+    // The daemon of the mesh that `semel up` makes runs together with its broker.
+    let start = match mesh {
+        "local" => "semel up".to_owned(),
+        _ => format!("semel daemon up --mesh {mesh}"),
+    };
+    let text = format!("error: {}\nnothing was done; to start it: {start}", chain(error));
     Failure::new(Exit::Unavailable, text)
 }
 

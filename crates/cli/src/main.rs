@@ -3,7 +3,11 @@
 #![expect(clippy::print_stderr, reason = "the command line is the one place that prints")]
 
 mod broker;
+mod colour;
+mod completions;
 mod daemon;
+mod demo;
+mod doctor;
 mod duration;
 mod exit;
 mod explain;
@@ -36,43 +40,102 @@ enum Command {
     /// Show the canonical form and the fingerprint of an envelope
     Fingerprint(fingerprint::Arguments),
     /// Run a broker, or look after its store
+    #[command(after_help = "Examples:
+  semel broker serve --listen 127.0.0.1:7117 --store sqlite:broker.db
+  semel broker mesh create ops --store sqlite:broker.db
+  semel broker backup --out monday.db --store sqlite:broker.db")]
     Broker(broker::Arguments),
     /// Run the daemon of a mesh, or look after it
+    #[command(after_help = "Examples:
+  semel daemon up --mesh ops --detach
+  semel daemon status --mesh ops
+  semel daemon logs --mesh ops -f")]
     Daemon(daemon::Arguments),
     /// Join meshes, invite others, leave
+    #[command(after_help = "Examples:
+  semel mesh invite --uses 3 --ttl 1h
+  semel mesh join semel://join/… --name build-host
+  semel mesh list --json")]
     Mesh(mesh::Arguments),
     Send(local::send::Arguments),
     /// What arrived on this host
+    #[command(after_help = "Examples:
+  semel inbox list
+  semel inbox search 'build 17'
+  semel inbox watch --json")]
     Inbox(local::inbox::Arguments),
     /// What was accepted on this host, and what became of it
+    #[command(after_help = "Examples:
+  semel outbox list --failed
+  semel outbox inspect build-17
+  semel outbox requeue --id build-17")]
     Outbox(local::outbox::Arguments),
     /// Topics of the mesh
+    #[command(after_help = "Examples:
+  semel topic create builds
+  semel topic subscribe builds
+  semel topic post builds 'build 17 is green'")]
     Topic(local::topic::Arguments),
     /// Work queues of the mesh
+    #[command(after_help = "Examples:
+  semel queue create work
+  semel queue take work
+  semel queue ack work 17")]
     Queue(local::queue::Arguments),
+    #[command(after_help = "Examples:
+  semel peers
+  semel peers --json")]
     Peers(local::peers::Arguments),
     /// Who may take part in the mesh
+    #[command(after_help = "Examples:
+  semel member list
+  semel member revoke PUBKEY")]
     Member(local::member::Arguments),
+    #[command(after_help = "Examples:
+  semel events
+  semel events --json")]
     Events(local::events::Arguments),
     /// Give the job engine work, look at it, answer it
     Job(jobs::Arguments),
     /// Allow a request, once
     #[command(subcommand)]
+    #[command(after_help = "Examples:
+  semel grant issue --envelope envelope.json
+  semel grant list payments")]
     Grant(registrar::GrantCommand),
     /// Let something happen once, and find out what happened
     #[command(subcommand)]
+    #[command(after_help = "Examples:
+  semel effect register --envelope envelope.json --grant GRANT
+  semel effect show KEY")]
     Effect(registrar::EffectCommand),
     /// Look after the registrar
     #[command(subcommand)]
+    #[command(after_help = "Examples:
+  semel registrar gate show payments
+  semel registrar gate hold payments")]
     Registrar(registrar::RegistrarCommand),
     /// Programs that do the steps of jobs
+    #[command(after_help = "Examples:
+  semel gear new hello && semel gear test hello
+  semel gear install hello
+  semel gear list --json")]
     Gear(gear::Arguments),
     /// What gears must know and nobody else
+    #[command(after_help = "Examples:
+  semel secret set TOKEN < token.txt
+  semel secret list")]
     Secret(secret::Arguments),
     #[command(hide = true)]
     GearShim(gear_shim::Arguments),
     /// Show the page of an error code
+    #[command(after_help = "Examples:
+  semel explain
+  semel explain idempotency_key_reused")]
     Explain(explain::Arguments),
+    Doctor(doctor::Arguments),
+    Demo(demo::Arguments),
+    Completions(completions::Arguments),
 }
 
 fn main() {
@@ -99,11 +162,14 @@ fn main() {
         Command::Secret(arguments) => secret::run(arguments),
         Command::GearShim(arguments) => std::process::exit(gear_shim::run(arguments)),
         Command::Explain(arguments) => explain::run(arguments),
+        Command::Doctor(arguments) => running(doctor::run(arguments)),
+        Command::Demo(arguments) => running(demo::run(arguments)),
+        Command::Completions(arguments) => completions::run(arguments),
     };
     match done {
         Ok(()) => {}
         Err(failure) => {
-            eprintln!("{}", failure.text);
+            eprintln!("{}", colour::error(&failure.text));
             std::process::exit(failure.exit.code());
         }
     }

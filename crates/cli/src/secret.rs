@@ -54,6 +54,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let names = secrets.names().map_err(|error| failed(chain(&error)))?;
             print(&match Form::of_flag(*json) {
                 Form::Json => format!("{}\n", json!({"items": names})),
+                Form::Text if names.is_empty() => {
+                    "there are no secrets\nto add one: semel secret set NAME < FILE\n".to_owned()
+                }
                 Form::Text => names.iter().map(|name| format!("{name}\n")).collect(),
             })
         }
@@ -62,7 +65,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             match secrets.remove(&name).map_err(|error| failed(chain(&error)))? {
                 true => Ok(()),
                 false => {
-                    let text = format!("error: there is no secret {}", name.as_str());
+                    let text = format!(
+                        "error: there is no secret {}\nto see them all: semel secret list",
+                        name.as_str()
+                    );
                     Err(Failure::new(Exit::NotFound, text))
                 }
             }
@@ -84,7 +90,9 @@ fn value() -> Result<Zeroizing<String>, Failure> {
         value.pop();
     }
     if value.is_empty() {
-        return Err(usage("the value on stdin is empty"));
+        return Err(usage(
+            "the value on stdin is empty; for example: semel secret set NAME < FILE",
+        ));
     }
     Ok(value)
 }

@@ -33,10 +33,10 @@ use uuid::Uuid;
 pub use restore::{Existing, RestoreError};
 
 /// "SMLB" in the file's header.
-const APPLICATION_ID: i32 = 0x534d_4c42;
+pub const APPLICATION_ID: i32 = 0x534d_4c42;
 
 /// The schema.
-const MIGRATIONS: MigrationSet = MigrationSet {
+pub const MIGRATIONS: MigrationSet = MigrationSet {
     component: "broker",
     migrations: &[Migration {
         version: 1,

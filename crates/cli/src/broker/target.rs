@@ -51,7 +51,8 @@ impl Target {
                 opened.map(Store::Postgres)
             }
             _ => {
-                let text = "error: --store is sqlite:PATH or postgres://…";
+                let text = "error: --store is sqlite:PATH or postgres://…\n\
+                            for example: --store sqlite:broker.db";
                 return Err(Failure::new(Exit::Usage, text));
             }
         };

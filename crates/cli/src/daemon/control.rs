@@ -108,7 +108,10 @@ pub(super) async fn restart(arguments: &Restart) -> Result<(), Failure> {
     let status = status.map_err(|error| failed(error.to_string()))?;
     match status.code() {
         Some(0) => Ok(()),
-        code => Err(Failure::new(Exit::of_code(code.unwrap_or(1)), "error: it did not start")),
+        code => Err(Failure::new(
+            Exit::of_code(code.unwrap_or(1)),
+            "error: it did not start\nto look why: semel daemon logs, semel doctor",
+        )),
     }
 }
 
@@ -120,7 +123,10 @@ pub(super) async fn reload(arguments: &Simple) -> Result<(), Failure> {
             signal(pid, Signal::HUP)?;
             print("the daemon reads its configuration again; its log says what became of it\n")
         }
-        None => Err(Failure::new(Exit::Unavailable, "error: no daemon runs for this mesh")),
+        None => Err(Failure::new(
+            Exit::Unavailable,
+            "error: no daemon runs for this mesh\nto start it: semel daemon up",
+        )),
     }
 }
 
@@ -134,7 +140,7 @@ async fn stop(home: &Home) -> Result<bool, Failure> {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
     };
-    let text = "error: the daemon has not stopped yet";
+    let text = "error: the daemon has not stopped yet\nto look why: semel daemon logs";
     let late = |_| Failure::new(Exit::Unavailable, text);
     tokio::time::timeout(STOP_TIMEOUT, gone).await.map_err(late)?;
     Ok(true)

@@ -106,7 +106,8 @@ fn table(gears: &[(Manifest, bool)]) -> String {
 pub(super) fn switch(home: &Path, id: &str, enabled: bool) -> Result<(), Failure> {
     let known = package::installed(home).map_err(|error| failed(chain(&error)))?;
     if built_in(id).is_none() && !known.iter().any(|name| name == id) {
-        return Err(Failure::new(Exit::NotFound, format!("error: there is no gear {id:?}")));
+        let text = format!("error: there is no gear {id:?}\nto see them all: semel gear list");
+        return Err(Failure::new(Exit::NotFound, text));
     }
     let state = package::state(home, id).map_err(|error| failed(chain(&error)))?;
     let new = State { enabled, sha256: String::new(), waived: Vec::new() };

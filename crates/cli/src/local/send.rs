@@ -12,6 +12,8 @@ use serde_json::{Map, Value, json};
 use super::{Daemon, Local};
 use crate::exit::{Exit, Failure};
 
+const META: &str = r#"--meta '{"build": 17}'"#;
+
 /// How often a row is looked at while somebody waits for it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -91,7 +93,7 @@ fn body(arguments: &Arguments) -> Result<Value, Failure> {
     };
     if let Some(meta) = &arguments.meta {
         let meta: Value = serde_json::from_str(meta)
-            .map_err(|error| usage(format!("--meta is not JSON: {error}")))?;
+            .map_err(|error| usage(format!("--meta is not JSON: {error}\nfor example: {META}")))?;
         body.insert("meta".to_owned(), meta);
     }
     if let Some(priority) = &arguments.priority {

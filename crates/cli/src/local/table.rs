@@ -7,6 +7,10 @@ pub(crate) type Column = (&'static str, &'static str);
 
 /// The items of a list as a table, or a sentence when there are none.
 pub(crate) fn table(list: &Value, columns: &[Column], none: &str) -> String {
+    crate::colour::table(plain(list, columns, none))
+}
+
+fn plain(list: &Value, columns: &[Column], none: &str) -> String {
     let items: Vec<&Value> =
         list.get("items").and_then(Value::as_array).into_iter().flatten().collect();
     if items.is_empty() {
@@ -51,8 +55,8 @@ mod tests {
     #[test]
     fn columns_line_up_and_nothing_moves_the_cursor() {
         let list = json!({"items": [{"name": "a\u{1b}[2J", "n": 1}, {"name": "bb", "n": null}]});
-        let shown = table(&list, &[("NAME", "name"), ("N", "n")], "nothing");
+        let shown = plain(&list, &[("NAME", "name"), ("N", "n")], "nothing");
         assert_eq!(shown, "NAME   N\na [2J  1\nbb     –\n");
-        assert_eq!(table(&json!({"items": []}), &[], "nothing"), "nothing\n");
+        assert_eq!(plain(&json!({"items": []}), &[], "nothing"), "nothing\n");
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use semel_core::clock::{Clock, SystemClock};
+use semel_core::refusal::Refusal;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::broker_api::{ApiError, BrokerApi};
 use semel_daemon::home::{Home, MeshSlug};
@@ -38,8 +39,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let form = Form::of_flag(arguments.json);
-    let link =
-        JoinLink::parse(&arguments.invite).map_err(|refusal| Failure::refused(&refusal, form))?;
+    let link = JoinLink::parse(&arguments.invite).map_err(|refusal| not_a_link(&refusal, form))?;
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
     let slug = MeshSlug::parse(&link.mesh).map_err(|error| refused(chain(&error)))?;
     let home = Home::at(&arguments.home.find()?, &slug);
@@ -89,6 +89,15 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
+fn not_a_link(refusal: &Refusal, form: Form) -> Failure {
+    let failure = Failure::refused(refusal, form);
+    let more = match form {
+        Form::Text => "\nto get one: semel mesh invite, on a host of the mesh",
+        Form::Json => "",
+    };
+    Failure { text: failure.text + more, ..failure }
+}
+
 fn failed(error: &ApiError, form: Form) -> Failure {
     match error {
         ApiError::Away(_) => {
@@ -96,7 +105,7 @@ fn failed(error: &ApiError, form: Form) -> Failure {
             Failure::new(Exit::Unavailable, text)
         }
         ApiError::Refused(problem) => {
-            let refusal = semel_core::refusal::Refusal::new(problem.code, &problem.detail);
+            let refusal = Refusal::new(problem.code, &problem.detail);
             let exit = match problem.status {
                 409 => Exit::Conflict,
                 404 => Exit::NotFound,

@@ -305,8 +305,10 @@ def stay(context):
 
 FORKING = """
 import os, sys, time
-# A process that is never the same one.
-while True:
+# A process that is never the same one. Should nobody end it, it ends itself: a test must not
+# outlive its machine's patience.
+end = time.monotonic() + 60
+while time.monotonic() < end:
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -1,0 +1,51 @@
+//! Colour, only where a person looks: on a terminal, and not where `NO_COLOR` is set.
+
+use std::io::{stderr, stdout};
+
+use anstream::{AutoStream, ColorChoice};
+
+const BOLD: &str = "\u{1b}[1m";
+const BOLD_RED: &str = "\u{1b}[1;31m";
+const PLAIN: &str = "\u{1b}[0m";
+
+/// A table for stdout: its first line is a heading, if anything follows.
+pub(crate) fn table(text: String) -> String {
+    headed(text, AutoStream::choice(&stdout()))
+}
+
+/// What is said on stderr: the word that it begins with is an alarm.
+pub(crate) fn error(text: &str) -> String {
+    alarmed(text, AutoStream::choice(&stderr()))
+}
+
+fn headed(text: String, choice: ColorChoice) -> String {
+    match text.split_once('\n') {
+        Some((heading, rest)) if choice != ColorChoice::Never && !rest.is_empty() => {
+            format!("{BOLD}{heading}{PLAIN}\n{rest}")
+        }
+        Some(_) | None => text,
+    }
+}
+
+fn alarmed(text: &str, choice: ColorChoice) -> String {
+    match text.strip_prefix("error:") {
+        Some(rest) if choice != ColorChoice::Never => format!("{BOLD_RED}error:{PLAIN}{rest}"),
+        Some(_) | None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_headings_and_errors_stand_out_and_only_where_colour_is_wanted() {
+        let table = || "NAME\nme\n".to_owned();
+        assert_eq!(headed(table(), ColorChoice::Never), table());
+        assert_eq!(headed(table(), ColorChoice::Always), "\u{1b}[1mNAME\u{1b}[0m\nme\n");
+        assert_eq!(headed("none\n".to_owned(), ColorChoice::Always), "none\n");
+        assert_eq!(alarmed("error: no", ColorChoice::Never), "error: no");
+        assert_eq!(alarmed("error: no", ColorChoice::Always), "\u{1b}[1;31merror:\u{1b}[0m no");
+        assert_eq!(alarmed("{\"code\":1}", ColorChoice::Always), "{\"code\":1}");
+    }
+}

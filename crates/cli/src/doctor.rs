@@ -1,0 +1,154 @@
+//! `semel doctor`: looks at the machine, the home, the stores and what runs, and says what to do.
+//! It changes nothing: no store is migrated, no mode is tightened, no leftover is removed.
+
+mod folders;
+mod machine;
+mod running;
+mod stores;
+
+use serde_json::{Value, json};
+
+use crate::daemon::home::HomeArgument;
+use crate::exit::{Exit, Failure, Form};
+use crate::print;
+
+/// Look at this machine, the home, the stores and what runs, and say what to do
+///
+/// Nothing is changed. The exit code is 1 when there is a problem; warnings are none.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  semel doctor
+  semel doctor --json
+  semel doctor --store postgres://semel@db/semel --limiter redis://cache:6379")]
+pub(crate) struct Arguments {
+    /// Look at this PostgreSQL, too: `postgres://…`
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+    /// Look at this Redis, too: `redis://…`
+    #[arg(long, value_name = "ADDRESS")]
+    limiter: Option<String>,
+    #[command(flatten)]
+    home: HomeArgument,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// How something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    /// As it must be.
+    Sound,
+    /// It works, but somebody should know.
+    Warning,
+    /// It does not work, or not for long.
+    Problem,
+}
+
+impl Condition {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sound => "ok",
+            Self::Warning => "warning",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+/// What was looked at, how it is, and what to do about it.
+#[derive(Debug)]
+struct Finding {
+    check: String,
+    condition: Condition,
+    detail: String,
+    to_do: Option<String>,
+}
+
+impl Finding {
+    fn sound(check: impl Into<String>, detail: impl Into<String>) -> Self {
+        let (check, detail) = (check.into(), detail.into());
+        Self { check, condition: Condition::Sound, detail, to_do: None }
+    }
+
+    fn warning(
+        check: impl Into<String>,
+        detail: impl Into<String>,
+        to_do: impl Into<String>,
+    ) -> Self {
+        let to_do = Some(to_do.into());
+        Self { condition: Condition::Warning, to_do, ..Self::sound(check, detail) }
+    }
+
+    fn problem(
+        check: impl Into<String>,
+        detail: impl Into<String>,
+        to_do: impl Into<String>,
+    ) -> Self {
+        let to_do = Some(to_do.into());
+        Self { condition: Condition::Problem, to_do, ..Self::sound(check, detail) }
+    }
+}
+
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let root = arguments.home.find()?;
+    let mut findings = machine::look(&root).await;
+    findings.extend(folders::look(&root));
+    findings.extend(stores::files(&root));
+    if let Some(store) = &arguments.store {
+        findings.push(stores::postgres(store).await);
+    }
+    if let Some(limiter) = &arguments.limiter {
+        findings.push(stores::redis(limiter).await);
+    }
+    findings.extend(running::look(&root).await);
+    let problems = findings.iter().filter(|one| one.condition == Condition::Problem).count();
+    print(&match Form::of_flag(arguments.json) {
+        Form::Json => format!("{}\n", document(&findings)),
+        Form::Text => findings.iter().map(lines).collect(),
+    })?;
+    match problems {
+        0 => Ok(()),
+        1 => Err(Failure::new(Exit::Failed, "error: there is a problem; see above what to do")),
+        _ => {
+            let text = format!("error: there are {problems} problems; see above what to do");
+            Err(Failure::new(Exit::Failed, text))
+        }
+    }
+}
+
+fn document(findings: &[Finding]) -> Value {
+    let worst = [Condition::Problem, Condition::Warning];
+    let worst = worst.into_iter().find(|one| findings.iter().any(|found| found.condition == *one));
+    let item = |found: &Finding| {
+        json!({"check": found.check, "condition": found.condition.as_str(),
+            "detail": found.detail, "to_do": found.to_do})
+    };
+    let items: Vec<Value> = findings.iter().map(item).collect();
+    json!({"condition": worst.unwrap_or(Condition::Sound).as_str(), "items": items})
+}
+
+fn lines(found: &Finding) -> String {
+    let (condition, check, detail) = (found.condition.as_str(), &found.check, &found.detail);
+    let to_do = found.to_do.as_ref().map(|to_do| format!("{:9}to do: {to_do}\n", ""));
+    format!("{condition:7}  {check}: {detail}\n{}", to_do.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_decides_and_every_fault_has_something_to_do() {
+        let mut findings = vec![Finding::sound("kernel", "Linux 6.1")];
+        assert_eq!(document(&findings)["condition"], "ok");
+        findings.push(Finding::problem("disk", "it is full", "make room"));
+        findings.push(Finding::warning("clock", "it went back", "set it"));
+        assert_eq!(document(&findings)["condition"], "problem");
+        let text: String = findings.iter().map(lines).collect();
+        assert_eq!(
+            text,
+            "ok       kernel: Linux 6.1\nproblem  disk: it is full\n         to do: make room\n\
+             warning  clock: it went back\n         to do: set it\n"
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! The stores: whose they are and which version, found out by reading alone.
+
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_broker::limiter::{DecidedBy, Fallback, FallbackMode, LimitRequest, Limiter};
+use semel_broker::store as broker;
+use semel_core::clock::{Clock, SystemClock};
+use semel_daemon::home::{Complete, Home, HomeFile};
+use semel_daemon::store as daemon;
+use semel_jobs::store::sqlite as jobs;
+use semel_registrar::store::sqlite as registrar;
+use semel_store::OpenError;
+use semel_store::migration::MigrationSet;
+use semel_store::postgres::{Postgres, PostgresOptions};
+use semel_store::sqlite::{LastStop, look};
+
+use super::Finding;
+use super::folders::is_locked;
+use crate::exit::chain;
+use crate::system::{now, random};
+
+/// A file, whose it must be, and what to do when it cannot be read.
+struct Expected {
+    path: PathBuf,
+    application_id: i32,
+    migrations: Vec<MigrationSet>,
+    /// Who holds this lock has the file open.
+    lock: PathBuf,
+    repair: String,
+}
+
+pub(super) fn files(root: &Path) -> Vec<Finding> {
+    expected(root).iter().filter_map(file).collect()
+}
+
+fn expected(root: &Path) -> Vec<Expected> {
+    let (homes, _) = Home::list(root).unwrap_or((Vec::new(), Complete::Yes));
+    let local = root.join("daemon/local").join(HomeFile::Lock.as_str());
+    let broker_file = root.join("broker/broker.db");
+    let mut expected = vec![
+        Expected {
+            repair: format!(
+                "semel broker restore --in BACKUP --force --store sqlite:{}",
+                broker_file.display()
+            ),
+            path: broker_file,
+            application_id: broker::SQLITE_APPLICATION_ID,
+            migrations: vec![broker::SQLITE_MIGRATIONS, registrar::MIGRATIONS],
+            lock: local,
+        },
+        Expected {
+            path: root.join("jobs/jobs.db"),
+            application_id: jobs::APPLICATION_ID,
+            migrations: vec![jobs::MIGRATIONS, registrar::MIGRATIONS],
+            lock: root.join("jobs/lock"),
+            repair: "put back a good copy of it".to_owned(),
+        },
+    ];
+    for home in homes {
+        let repair = format!("semel daemon recover --mesh {}", home.mesh());
+        for (file, application_id, migrations) in [
+            (HomeFile::OutboxDb, daemon::OUTBOX_APPLICATION_ID, daemon::OUTBOX_MIGRATIONS),
+            (HomeFile::InboxDb, daemon::INBOX_APPLICATION_ID, daemon::INBOX_MIGRATIONS),
+        ] {
+            expected.push(Expected {
+                path: home.path(file),
+                application_id,
+                migrations: vec![migrations],
+                lock: home.path(HomeFile::Lock),
+                repair: repair.clone(),
+            });
+        }
+    }
+    expected
+}
+
+/// An empty file was prepared for a database that was never made.
+fn file(expected: &Expected) -> Option<Finding> {
+    let path = &expected.path;
+    let name = path.display();
+    if std::fs::metadata(path).map_or(true, |file| file.len() == 0) {
+        return None;
+    }
+    Some(match look(path, expected.application_id, &expected.migrations) {
+        Err(error) => Finding::problem("store", chain(&error), to_do(&error, expected)),
+        Ok((_, lacking)) if !lacking.is_empty() => {
+            let detail = format!("{name} is of an older version (lacks {})", lacking.join(", "));
+            let to_do = "back it up; the next start migrates it";
+            Finding::warning("store", detail, to_do)
+        }
+        Ok((LastStop::Unclean, _)) if !is_locked(&expected.lock) => {
+            Finding::sound("store", format!("{name}: not closed in order; the next start recovers"))
+        }
+        Ok(_) => Finding::sound("store", name.to_string()),
+    })
+}
+
+fn to_do(error: &OpenError, expected: &Expected) -> String {
+    match error {
+        OpenError::Newer { .. } => "run the newer semel that has made it".to_owned(),
+        OpenError::NotOurs { .. } => {
+            format!("move {} away; it is another program's", expected.path.display())
+        }
+        OpenError::MigrationChanged { .. } => {
+            "run the semel that has made it, or put back a good copy".to_owned()
+        }
+        OpenError::Sqlite { .. }
+        | OpenError::Io { .. }
+        | OpenError::Replacing { .. }
+        | OpenError::Unfit { .. }
+        | OpenError::Migration { .. }
+        | OpenError::Postgres(_) => expected.repair.clone(),
+    }
+}
+
+/// Connects and asks whether the server keeps what it acknowledges; nothing is made there.
+pub(super) async fn postgres(address: &str) -> Finding {
+    let check = "PostgreSQL";
+    match Postgres::open(PostgresOptions::new(address), &[], now().0).await {
+        Ok(database) => {
+            database.close();
+            Finding::sound(check, "it answers, and keeps what it acknowledges")
+        }
+        Err(error @ OpenError::Unfit { .. }) => {
+            let to_do = "set it to on in postgresql.conf: without it acknowledged work is lost";
+            Finding::problem(check, chain(&error), to_do)
+        }
+        Err(error) => {
+            let to_do = "look whether the server runs, and at the address, user and password";
+            Finding::problem(check, chain(&error), to_do)
+        }
+    }
+}
+
+/// Counts one send of nobody, and looks who has counted it.
+pub(super) async fn redis(address: &str) -> Finding {
+    let check = "Redis";
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let fallback = Fallback { mode: FallbackMode::Local, brokers: NonZeroU32::MIN };
+    let limiter = match Limiter::redis(address, clock, fallback) {
+        Ok(limiter) => limiter,
+        Err(error) => return Finding::problem(check, chain(&error), "say redis://host:port"),
+    };
+    let id = format!("{:032x}", random());
+    let window = Duration::from_secs(1);
+    let request = LimitRequest {
+        mesh: "semel-doctor",
+        sender: "nobody",
+        client_message_id: &id,
+        limit: 1_000,
+        window,
+    };
+    match limiter.take(&request).await.by {
+        DecidedBy::Limiter => Finding::sound(check, "it answers, and runs our script"),
+        DecidedBy::Fallback => {
+            let detail = "it does not answer; brokers limit by themselves meanwhile";
+            Finding::problem(check, detail, "look whether the server runs, and at the address")
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `semel doctor`: what it finds in a home that is sound, stopped, killed, open to others, damaged.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::program::{Up, semel, stderr, stdout};
+
+/// The exit code, and everything that was found.
+fn doctor(home: &Path, more: &[&str]) -> (Option<i32>, Vec<Value>) {
+    let output = semel(home, &[&["doctor", "--json"], more].concat());
+    let text = stdout(&output);
+    let found: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+    let items = found["items"].as_array().unwrap().clone();
+    for item in &items {
+        let is_sound = item["condition"] == "ok";
+        assert_eq!(is_sound, item["to_do"].is_null(), "a fault says what to do: {item}");
+    }
+    (output.status.code(), items)
+}
+
+/// How a check went; those of one name are the worst of them.
+fn condition(items: &[Value], check: &str) -> String {
+    let found = |condition: &str| {
+        items.iter().any(|item| item["check"] == check && item["condition"] == condition)
+    };
+    let known = ["problem", "warning", "ok"].into_iter().find(|condition| found(condition));
+    known.unwrap_or("absent").to_owned()
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// Everything below a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let (mut names, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            names.push(path.display().to_string());
+            folders.extend(path.is_dir().then_some(path));
+        }
+    }
+    names.sort();
+    names
+}
+
+#[test]
+fn a_machine_without_a_home_is_no_problem_and_none_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    let (code, items) = doctor(&home, &[]);
+    assert_eq!(code, Some(0), "{items:?}");
+    for check in ["kernel", "disk", "fsync", "clock", "sandbox", "home"] {
+        assert_ne!(condition(&items, check), "absent", "{check}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    let text = stdout(&semel(&home, &["doctor"]));
+    assert!(text.lines().any(|line| line.starts_with("ok       home: ")), "{text}");
+}
+
+#[test]
+fn what_runs_was_stopped_or_was_killed_is_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let mut up = Up::start(home);
+    let (code, items) = doctor(home, &[]);
+    assert_eq!(code, Some(0), "{items:?}");
+    for check in ["mesh local", "permissions", "store", "jobs", "token of local"] {
+        assert_eq!(condition(&items, check), "ok", "{check}: {items:?}");
+    }
+    assert_eq!(condition(&items, "broker of local"), "ok", "{items:?}");
+    assert_eq!(condition(&items, "leftovers of local"), "absent");
+    let stores = items.iter().filter(|item| item["check"] == "store").count();
+    assert_eq!(stores, 4, "broker, jobs, outbox, inbox: {items:?}");
+    up.stop(Signal::KILL);
+    let (code, items) = doctor(home, &[]);
+    assert_eq!(code, Some(0), "{items:?}");
+    assert_eq!(condition(&items, "leftovers of local"), "warning", "{items:?}");
+    assert_eq!(condition(&items, "daemon of local"), "warning");
+    assert_eq!(condition(&items, "broker of local"), "warning");
+    assert!(home.join("daemon/local/sock").exists(), "nothing is removed");
+    let mut up = Up::start(home);
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    let before = names(home);
+    let (code, items) = doctor(home, &[]);
+    assert_eq!((code, condition(&items, "leftovers of local").as_str()), (Some(0), "absent"));
+    assert_eq!(names(home), before, "not even a log beside a store");
+    assert_eq!(condition(&items, "daemon of local"), "warning");
+}
+
+#[test]
+fn what_others_can_read_and_what_is_damaged_are_problems_and_stay_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let mut up = Up::start(home);
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    for name in ["daemon/local/mesh.json", "daemon/local/local_token", "broker/admin_token"] {
+        let path = home.join(name);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let (code, items) = doctor(home, &[]);
+        assert_eq!((code, condition(&items, "permissions").as_str()), (Some(1), "problem"));
+        assert_eq!(mode(&path), 0o644, "{name}: nothing is changed");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    assert_eq!(doctor(home, &[]).0, Some(0));
+    // Another program's name in the header; then no header at all.
+    let store = home.join("jobs/jobs.db");
+    // A log that is left beside it would be read instead of what is damaged here.
+    for left in ["jobs/jobs.db-wal", "jobs/jobs.db-shm"] {
+        let _ = std::fs::remove_file(home.join(left));
+    }
+    let sound = std::fs::read(&store).unwrap();
+    for (from, to) in [(68, 72), (0, 16)] {
+        let mut damaged = sound.clone();
+        damaged[from..to].fill(0x58);
+        std::fs::write(&store, &damaged).unwrap();
+        let output = semel(home, &["doctor"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stdout(&output).contains("problem  store: "), "{}", stdout(&output));
+        assert!(stderr(&output).contains("see above what to do"), "{}", stderr(&output));
+        assert_eq!(std::fs::read(&store).unwrap(), damaged, "it is not touched");
+    }
+    std::fs::write(&store, &sound).unwrap();
+    std::fs::write(home.join("jobs/config.toml"), "workers = \"many\"").unwrap();
+    let (code, items) = doctor(home, &[]);
+    assert_eq!((code, condition(&items, "jobs").as_str()), (Some(1), "problem"));
+}
+
+#[test]
+fn servers_that_do_not_answer_are_problems() {
+    let home = tempfile::tempdir().unwrap();
+    let more = ["--store", "postgres://a@127.0.0.1:1/a", "--limiter", "redis://127.0.0.1:1"];
+    let (code, items) = doctor(home.path(), &more);
+    assert_eq!(code, Some(1));
+    assert_eq!(condition(&items, "PostgreSQL"), "problem", "{items:?}");
+    assert_eq!(condition(&items, "Redis"), "problem", "{items:?}");
+}

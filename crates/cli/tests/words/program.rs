@@ -1,0 +1,65 @@
+//! The program, run to its end or until it is ready.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Runs a command in this home.
+pub(crate) fn semel(home: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command.args(arguments).env("SEMEL_HOME", home).env_remove("NO_COLOR");
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// What it has printed.
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What it has said besides.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A running `semel up`.
+pub(crate) struct Up {
+    child: Child,
+    pub(crate) pubkey: String,
+}
+
+impl Up {
+    /// Starts it on free ports and waits until it is ready.
+    pub(crate) fn start(home: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+            .args(["up", "--json", "--name", "me", "--broker-listen", "127.0.0.1:0"])
+            .args(["--api-listen", "127.0.0.1:0"])
+            .env("SEMEL_HOME", home)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("not ready: {line:?}"));
+        let pubkey = ready["pubkey"].as_str().unwrap().to_owned();
+        Self { child, pubkey }
+    }
+
+    /// Its exit code.
+    pub(crate) fn stop(&mut self, signal: Signal) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
