@@ -187,6 +187,8 @@ CREATE TABLE topic_message (
     body              BLOB    NOT NULL,
     body_commitment   BLOB    CHECK (length(body_commitment) = 32),
     accepted_at       INTEGER NOT NULL,
+    -- Its history number.
+    seq               INTEGER NOT NULL,
     PRIMARY KEY (mesh_id, broker_message_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -203,18 +205,21 @@ CREATE TABLE message_queue (
     body              BLOB    NOT NULL,
     body_commitment   BLOB    CHECK (length(body_commitment) = 32),
     accepted_at       INTEGER NOT NULL,
+    -- Its history number.
+    seq               INTEGER NOT NULL,
     PRIMARY KEY (mesh_id, broker_message_id)
 ) STRICT, WITHOUT ROWID;
 
+-- Differs from postgres: a message knows its number, because one writer gives them out before it
+-- writes anything. So nothing has to find a number by a message's id, and no accept pays for an
+-- index that could.
 CREATE TABLE message_history (
     mesh_id           BLOB    NOT NULL,
     seq               INTEGER NOT NULL,
     broker_message_id BLOB    NOT NULL,
     sender_member_id  BLOB    NOT NULL,
     destination_kind  TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
-    PRIMARY KEY (mesh_id, seq),
-    -- A duplicate's answer names its history number.
-    UNIQUE (mesh_id, broker_message_id)
+    PRIMARY KEY (mesh_id, seq)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE delivery_queue (

@@ -76,14 +76,15 @@ statements! {
     TOPIC_MESSAGE = "
         INSERT INTO topic_message (mesh_id, broker_message_id, sender_member_id,
                                    client_message_id, topic, reply_to_id, priority, meta, body,
-                                   body_commitment, accepted_at)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+                                   body_commitment, accepted_at, seq)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 
     MESSAGE_QUEUE = "
         INSERT INTO message_queue (mesh_id, broker_message_id, sender_member_id,
                                    client_message_id, destination_ref, reply_to_id, priority,
-                                   meta, body, body_commitment, accepted_at, destination_kind)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+                                   meta, body, body_commitment, accepted_at, seq,
+                                   destination_kind)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 
     HISTORY = "
         INSERT INTO message_history (mesh_id, seq, broker_message_id, sender_member_id,
@@ -218,10 +219,10 @@ impl<'a> Run<'a> {
         Ok((target, to))
     }
 
-    /// What an accepted send leaves besides its claim; the history number comes last.
+    /// What an accepted send leaves besides its claim.
     fn effects(&mut self, item: &AcceptItem, to: &[Uuid]) -> Result<i64, StoreError> {
-        message_in_tx(&mut self.messages, self.batch, item)?;
         let (tx, mesh, seq) = (self.tx, self.mesh, self.next_seq);
+        message_in_tx(&mut self.messages, self.batch, item, seq)?;
         let kind = item.envelope.destination().kind();
         let (id, sender) = (key(item.broker_message_id), key(item.session.member_id));
         self.history.execute(params![mesh, seq, id, sender, kind.as_str()])?;
@@ -299,6 +300,7 @@ fn message_in_tx(
     [of_topic, direct]: &mut [CachedStatement<'_>; 2],
     batch: &AcceptBatch,
     item: &AcceptItem,
+    seq: i64,
 ) -> Result<(), StoreError> {
     let (envelope, destination) = (&item.envelope, item.envelope.destination());
     let (mesh, id) = (key(batch.mesh_id), key(item.broker_message_id));
@@ -319,7 +321,8 @@ fn message_in_tx(
             meta,
             body,
             commitment,
-            now
+            now,
+            seq
         ])?,
         kind @ (DestinationKind::Dm | DestinationKind::Queue) => {
             let kind = kind.as_str();
@@ -335,6 +338,7 @@ fn message_in_tx(
                 body,
                 commitment,
                 now,
+                seq,
                 kind
             ])?
         }

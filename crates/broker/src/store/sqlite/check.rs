@@ -45,8 +45,9 @@ statements! {
                NOT EXISTS (SELECT 1
                              FROM message_history AS history
                             WHERE history.mesh_id = :mesh_id
+                              AND history.seq = page.seq
                               AND history.broker_message_id = page.broker_message_id)
-          FROM (SELECT broker_message_id, sender_member_id, client_message_id, accepted_at
+          FROM (SELECT broker_message_id, sender_member_id, client_message_id, accepted_at, seq
                   FROM topic_message
                  WHERE mesh_id = :mesh_id
                    AND broker_message_id > :after
@@ -66,8 +67,9 @@ statements! {
                NOT EXISTS (SELECT 1
                              FROM message_history AS history
                             WHERE history.mesh_id = :mesh_id
+                              AND history.seq = page.seq
                               AND history.broker_message_id = page.broker_message_id)
-          FROM (SELECT broker_message_id, sender_member_id, client_message_id, accepted_at
+          FROM (SELECT broker_message_id, sender_member_id, client_message_id, accepted_at, seq
                   FROM message_queue
                  WHERE mesh_id = :mesh_id
                    AND broker_message_id > :after

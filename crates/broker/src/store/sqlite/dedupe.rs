@@ -13,15 +13,22 @@ use crate::store::{LookedUp, Resolved};
 
 statements! {
     LOOK_UP = "
-        SELECT dedupe.broker_message_id, history.seq, dedupe.request_fingerprint,
-               dedupe.first_seen_at, dedupe.history_available
+        SELECT broker_message_id,
+               CASE destination_kind
+                    WHEN 'topic' THEN (SELECT topic.seq
+                                         FROM topic_message AS topic
+                                        WHERE topic.mesh_id = ?1
+                                          AND topic.broker_message_id = dedupe.broker_message_id)
+                    ELSE (SELECT direct.seq
+                            FROM message_queue AS direct
+                           WHERE direct.mesh_id = ?1
+                             AND direct.broker_message_id = dedupe.broker_message_id)
+               END,
+               request_fingerprint, first_seen_at, history_available
           FROM client_message_dedupe AS dedupe
-          LEFT JOIN message_history AS history
-                 ON history.mesh_id = dedupe.mesh_id
-                AND history.broker_message_id = dedupe.broker_message_id
-         WHERE dedupe.mesh_id = ?1
-           AND dedupe.sender_member_id = ?2
-           AND dedupe.client_message_id = ?3";
+         WHERE mesh_id = ?1
+           AND sender_member_id = ?2
+           AND client_message_id = ?3";
 
     CLAIM = "
         INSERT INTO client_message_dedupe (mesh_id, sender_member_id, client_message_id,

@@ -1,6 +1,6 @@
 //! What housekeeping deletes: ids that have expired, and messages that are too old (mesh.md §7).
 
-use rusqlite::{OptionalExtension, Row, named_params};
+use rusqlite::{Row, named_params};
 use semel_core::clock::UnixMs;
 use semel_core::id::MeshId;
 use semel_store::sqlite::Tx;
@@ -31,13 +31,13 @@ statements! {
     /// its messages for ever. A message's id begins with the time at which it was made, so that the
     /// key finds the oldest.
     DOOMED = "
-        SELECT broker_message_id, sender_member_id, client_message_id
+        SELECT broker_message_id, sender_member_id, client_message_id, seq
           FROM topic_message
          WHERE mesh_id = :mesh_id
            AND broker_message_id < :made_before
            AND accepted_at < :older_than
          UNION ALL
-        SELECT broker_message_id, sender_member_id, client_message_id
+        SELECT broker_message_id, sender_member_id, client_message_id, seq
           FROM message_queue
          WHERE mesh_id = :mesh_id
            AND broker_message_id < :made_before
@@ -67,8 +67,8 @@ statements! {
     HISTORY_DELETE = "
         DELETE FROM message_history
          WHERE mesh_id = :mesh_id
-           AND broker_message_id = :broker_message_id
-     RETURNING seq";
+           AND seq = :seq
+           AND broker_message_id = :broker_message_id";
 
     DELIVERIES_DELETE = "
         DELETE FROM delivery_queue
@@ -128,6 +128,7 @@ struct Doomed {
     broker_message_id: [u8; 16],
     sender: [u8; 16],
     client_message_id: String,
+    seq: i64,
 }
 
 fn retention_in_tx(
@@ -143,7 +144,6 @@ fn retention_in_tx(
     };
     let mut statement = tx.prepare_cached(DOOMED)?;
     let doomed: Vec<Doomed> = statement.query_map(by, doomed)?.collect::<Result<_, _>>()?;
-    let mut seqs = Vec::with_capacity(doomed.len());
     for message in &doomed {
         let id = message.broker_message_id;
         let by = named_params! {":mesh_id": mesh, ":broker_message_id": id};
@@ -153,10 +153,12 @@ fn retention_in_tx(
             ":mesh_id": mesh, ":broker_message_id": id, ":sender": message.sender,
             ":client_message_id": message.client_message_id,
         })?;
-        let mut history = tx.prepare_cached(HISTORY_DELETE)?;
-        seqs.extend(history.query_row(by, |row| row.get::<_, i64>(0)).optional()?);
+        let by = named_params! {
+            ":mesh_id": mesh, ":broker_message_id": id, ":seq": message.seq,
+        };
+        tx.prepare_cached(HISTORY_DELETE)?.execute(by)?;
     }
-    for (first, last) in runs(seqs) {
+    for (first, last) in runs(doomed.iter().map(|message| message.seq).collect()) {
         let by = named_params! {":mesh_id": mesh, ":first": first, ":last": last};
         tx.prepare_cached(DELIVERIES_DELETE)?.execute(by)?;
         tx.prepare_cached(SET_ASIDE_DELETE)?.execute(by)?;
@@ -170,5 +172,6 @@ fn doomed(row: &Row<'_>) -> rusqlite::Result<Doomed> {
         broker_message_id: row.get::<_, Key>(0)?.0.into_bytes(),
         sender: row.get::<_, Key>(1)?.0.into_bytes(),
         client_message_id: row.get(2)?,
+        seq: row.get(3)?,
     })
 }
