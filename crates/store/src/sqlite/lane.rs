@@ -2,12 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::caller::Caller;
+use super::caller::{Caller, Callers};
 use super::queue::{Queue, Urgency};
 use crate::{StoreError, limits};
 
@@ -25,8 +24,7 @@ pub(super) enum Style {
 pub(super) struct Lane {
     queue: Arc<Queue<Task>>,
     style: Style,
-    /// Callers inside `run` now.
-    callers: AtomicUsize,
+    callers: Callers,
 }
 
 impl Lane {
@@ -36,7 +34,7 @@ impl Lane {
         style: Style,
     ) -> std::io::Result<Self> {
         let queue = Arc::new(Queue::new(limits::READER_QUEUE_MAX, connections.len()));
-        let lane = Self { queue, style, callers: AtomicUsize::new(0) };
+        let lane = Self { queue, style, callers: Callers::default() };
         for connection in connections {
             let queue = Arc::clone(&lane.queue);
             std::thread::Builder::new().name(name.to_owned()).spawn(move || {

@@ -11,13 +11,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::caller::Caller;
+use super::caller::{Caller, Callers};
 use super::group::{Group, Lost, Statements};
 use super::job::{Awaited, Job, Riding, Tx, cause};
 use super::queue::{Queue, Urgency};
@@ -26,8 +25,7 @@ use crate::StoreError;
 
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
-    /// Callers inside `write` now.
-    callers: AtomicUsize,
+    callers: Callers,
 }
 
 impl Writer {
@@ -45,7 +43,7 @@ impl Writer {
             drop(connection);
             thread.queue.thread_ended();
         })?;
-        Ok(Self { queue, callers: AtomicUsize::new(0) })
+        Ok(Self { queue, callers: Callers::default() })
     }
 
     pub(super) async fn write<T, F>(&self, f: F) -> Result<T, StoreError>
