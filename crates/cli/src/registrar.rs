@@ -9,8 +9,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
 use serde_json::{Value, json};
 
+use crate::daemon::tls::Trust;
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::local::Local;
 use crate::print;
@@ -25,9 +27,13 @@ const DOCUMENT_BYTES_MAX: u64 = 64 << 10;
 /// What every one of these commands has.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
-    /// The broker: http://HOST:PORT; without it the registrar of `semel up` on this machine
+    /// The broker: https://HOST:PORT, or http:// on this machine; without it the registrar of
+    /// `semel up` here
     #[arg(long)]
     broker: Option<String>,
+
+    #[command(flatten)]
+    trust: Trust,
 
     /// Holds the operator's token at the broker; over the socket none is needed
     #[arg(long, requires = "broker")]
@@ -42,6 +48,18 @@ pub(crate) enum RegistrarCommand {
     /// Let registrations of a domain pass, or hold them
     #[command(subcommand)]
     Gate(GateCommand),
+    /// Forget old lines of the ledgers; what was used is never forgotten
+    Sweep(SweepArguments),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SweepArguments {
+    /// Lines of attempts and refusals that are younger stay, and grants whose time is not over as
+    /// long
+    #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
+    older_than_days: u32,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Debug, Subcommand)]
@@ -71,7 +89,25 @@ pub(crate) fn effect(command: &EffectCommand) -> Result<(), Failure> {
 }
 
 pub(crate) fn registrar(command: &RegistrarCommand) -> Result<(), Failure> {
-    let RegistrarCommand::Gate(command) = command;
+    match command {
+        RegistrarCommand::Gate(command) => gate(command),
+        RegistrarCommand::Sweep(arguments) => sweep(arguments),
+    }
+}
+
+fn sweep(arguments: &SweepArguments) -> Result<(), Failure> {
+    let asked = json!({"older_than_days": arguments.older_than_days});
+    let answer = arguments.common.server()?.ask("POST", "/v1/registrar/sweep", Some(&asked))?;
+    let count = |field: &str| answer.body.get(field).and_then(Value::as_u64).unwrap_or_default();
+    let (attempts, failures, grants) = (count("attempts"), count("failures"), count("grants"));
+    let more = answer.body.get("more").and_then(Value::as_bool).unwrap_or_default();
+    let rest = if more { "; there is more: run it again" } else { "" };
+    let line =
+        format!("swept {attempts} lines of attempts, {failures} failures, {grants} grants{rest}");
+    arguments.common.show(&answer.text, &line)
+}
+
+fn gate(command: &GateCommand) -> Result<(), Failure> {
     let (arguments, action) = match command {
         GateCommand::Open(arguments) => (arguments, Some("open")),
         GateCommand::Hold(arguments) => (arguments, Some("hold")),
@@ -106,7 +142,7 @@ impl Common {
             Some(path) => Some(read(path)?.trim().to_owned()),
             None => None,
         };
-        Server::new(broker, token)
+        Server::new(broker, &self.trust, token)
     }
 
     /// Prints the answer as it came, or a line for people.

@@ -15,6 +15,7 @@ use semel_daemon::home::{Home, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Membership, Sources};
 use semel_jobs::http::part;
 use semel_registrar::local;
+use semel_registrar::registrar::sweeper::RetentionDays;
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -89,6 +90,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let admin_token = Some(token::load(&folder.join("admin_token"))?);
     let authority = Some(folder.join("authority"));
     let registrar = registrar::start(authority, &store, &clock).await?;
+    registrar::sweep_nightly(&registrar, RetentionDays::default());
     let routes = registrar::router(Arc::clone(&registrar), admin_token.clone());
     let broker = assemble(store, limiter, Arc::clone(&clock), admin_token).await?;
     let url = format!("ws://{address}/v1/mesh");

@@ -134,6 +134,7 @@ codes! {
     EffectNotFound                 "effect_not_found"                      404 Never;
     GrantNotFound                  "grant_not_found"                       404 Never;
     AuthorityMissing               "authority_missing"                     403 Never;
+    PlainTextRefused               "plain_text_refused"                    400 Never;
     // The job engine's (docs/jobs.md).
     InvalidPlan                    "invalid_plan"                          400 Never;
     GearNotFound                   "gear_not_found"                        400 Never;

@@ -5,6 +5,7 @@
 pub(crate) mod effects;
 pub(crate) mod gates;
 pub(crate) mod grants;
+pub(crate) mod sweeps;
 
 use semel_core::code::Code;
 use semel_core::hex::Hex;

@@ -67,6 +67,7 @@ const AXES: &[(&str, &[&str])] = &[
     ("attempt", &["closes"]),
     ("failure_audit", &["entry"]),
     ("verification", &["logical_request_key"]),
+    ("sweep", &["entry"]),
 ];
 
 /// The columns that must be there and filled.
@@ -118,9 +119,11 @@ const BOUND: &[(&str, &[&str])] = &[
         ],
     ),
     ("verification", &["logical_request_key", "verdict", "note", "at"]),
+    ("sweep", &["entry", "before", "at"]),
 ];
 
-/// The tables whose rows never change.
+/// The tables whose rows never change. Those of the ledgers ([`SWEPT`]) may be deleted in the end,
+/// by a trigger that says which.
 pub const APPEND_ONLY: &[&str] = &[
     "effect_key",
     "nonce_use",
@@ -131,7 +134,11 @@ pub const APPEND_ONLY: &[&str] = &[
     "attempt",
     "failure_audit",
     "verification",
+    "sweep",
 ];
+
+/// The ledgers, whose old lines may be forgotten: nothing in them keeps a key or a nonce used.
+pub const SWEPT: &[&str] = &["attempt", "failure_audit", "grant_issued"];
 
 /// Every table of the registrar.
 pub const TABLES: &[&str] = &[
@@ -145,6 +152,7 @@ pub const TABLES: &[&str] = &[
     "attempt",
     "failure_audit",
     "verification",
+    "sweep",
 ];
 
 /// Proves it, or names the first thing that is not as it must be.

@@ -25,7 +25,7 @@ use semel_wire::http::Problem;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::calls::{self, Answer, GRANTS, effects, gates, grants};
+use crate::calls::{self, Answer, GRANTS, effects, gates, grants, sweeps};
 use crate::document::Fields;
 use crate::grant::{Grant, Nonce};
 use crate::key::LogicalRequestKey;
@@ -66,6 +66,7 @@ enum Route {
     Compensate(LogicalRequestKey),
     GateShow,
     GateSet,
+    Sweep,
 }
 
 /// The registrar's paths, and no other.
@@ -79,6 +80,7 @@ pub fn router(registrar: Arc<Registrar>, operator: Option<Operator>) -> Router {
         "/v1/effects/{key}/verify",
         "/v1/effects/{key}/compensate",
         "/v1/registrar/gate",
+        "/v1/registrar/sweep",
     ];
     let mount = |router: Router<Api>, path| router.route(path, any(serve));
     paths.into_iter().fold(Router::new(), mount).with_state(api)
@@ -111,6 +113,8 @@ fn find(method: &str, path: &str) -> Result<Route, Box<Response>> {
         ("GET", (Some("registrar"), Some("gate"), None)) => Ok(Route::GateShow),
         ("POST", (Some("registrar"), Some("gate"), None)) => Ok(Route::GateSet),
         (_, (Some("registrar"), Some("gate"), None)) => other("GET, POST"),
+        ("POST", (Some("registrar"), Some("sweep"), None)) => Ok(Route::Sweep),
+        (_, (Some("registrar"), Some("sweep"), None)) => other("POST"),
         (_, _) => Err(refused(calls::missing())),
     }
 }
@@ -166,7 +170,8 @@ async fn run(route: Route, call: &Call) -> Result<Answer, Problem> {
         | Route::GrantRevoke(_)
         | Route::Verify(_)
         | Route::GateShow
-        | Route::GateSet => operator(call)?,
+        | Route::GateSet
+        | Route::Sweep => operator(call)?,
     }
     let registrar = &*call.registrar;
     let fields = || Fields::parse(&call.body).map_err(Problem::of);
@@ -197,6 +202,7 @@ async fn run(route: Route, call: &Call) -> Result<Answer, Problem> {
             gates::show(registrar, &domain).await
         }
         Route::GateSet => gates::set(registrar, fields()?).await,
+        Route::Sweep => sweeps::sweep(registrar, fields()?).await,
     }
 }
 

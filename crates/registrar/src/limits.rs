@@ -50,12 +50,36 @@ pub const RESOLVE_ATTEMPTS_MAX: i64 = 10_000;
 /// Runs of a registration that met a unique key between its look and its insert.
 pub const CLAIM_ROUNDS_MAX: u32 = 8;
 
-/// Looks of many attempts on PostgreSQL under way at once.
-pub const LOOKS_AT_ONCE: usize = 2;
+/// Batches of whole attempts on PostgreSQL under way at once: one is worked on while the other
+/// waits for the disk. More of them would be smaller.
+pub const REGISTERS_AT_ONCE: usize = 2;
+/// Of attempts that somebody is in the way of: looks.
+pub const LOOKS_AT_ONCE: usize = 1;
 /// Transactions that write down that attempts begin.
-pub const STARTS_AT_ONCE: usize = 2;
+pub const STARTS_AT_ONCE: usize = 1;
 /// Transactions that consume.
-pub const CONSUMES_AT_ONCE: usize = 2;
+pub const CONSUMES_AT_ONCE: usize = 1;
+/// Transactions that write down how attempts ended that have written nothing else.
+pub const ENDS_AT_ONCE: usize = 1;
+
+/// How long the ledgers keep their lines when nobody says otherwise.
+pub const RETENTION_DAYS_DEFAULT: u32 = 365;
+/// The shortest: whatever is under way has its line. The table `sweep` says so, too.
+pub const RETENTION_DAYS_MIN: u32 = 1;
+/// The longest.
+pub const RETENTION_DAYS_MAX: u32 = 36_500;
+
+/// Lines that one step of a sweep looks at.
+pub const SWEEP_LINES_MAX: i64 = 1000;
+/// Steps of one sweep for each ledger; what is left is for the next one.
+pub const SWEEP_STEPS_MAX: u32 = 100_000;
+/// The same when somebody waits for it.
+pub const SWEEP_STEPS_ASKED_MAX: u32 = 100;
+
+/// The first night, and the time between nights.
+pub const SWEEP_DELAY: Duration = Duration::from_secs(10 * 60);
+/// See [`SWEEP_DELAY`].
+pub const SWEEP_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Bytes of the note that a verifier or an operator leaves.
 pub const NOTE_BYTES_MAX: usize = 1024;

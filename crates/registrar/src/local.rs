@@ -12,10 +12,11 @@ use semel_api::route::{Answer, Call, Reply, Route};
 use semel_core::code::Code;
 use serde_json::Value;
 
-use crate::calls::{self, GRANTS, effects, gates, grants, key, nonce};
+use crate::calls::{self, GRANTS, effects, gates, grants, key, nonce, sweeps};
 use crate::document::Fields;
 use crate::limits::{
     BODY_BYTES_MAX, DOMAIN_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX, PAGE_DEFAULT, PAGE_MAX,
+    RETENTION_DAYS_MAX, RETENTION_DAYS_MIN,
 };
 use crate::registrar::Registrar;
 
@@ -158,6 +159,19 @@ const ROUTES: &[Route<Registrar>] = &[
             Box::pin(gate_set(call))
         })
     },
+    Route {
+        body: &[Field::needed(
+            "older_than_days",
+            Kind::Number { min: RETENTION_DAYS_MIN as i64, max: RETENTION_DAYS_MAX as i64 },
+            "lines that are younger stay",
+        )],
+        body_bytes_max: Some(BODY_BYTES_MAX),
+        answers: &[Answer::json(200, "what is forgotten", schema::swept)],
+        problems: &[Code::OutcomeUnknown],
+        ..Route::post("/v1/registrar/sweep", "Forgets old lines of the ledgers", |call| {
+            Box::pin(sweep(call))
+        })
+    },
 ];
 
 fn reply(answer: calls::Answer) -> Reply {
@@ -224,4 +238,9 @@ async fn gate_show(mut call: Call<Registrar>) -> Result<Reply, Problem> {
 async fn gate_set(call: Call<Registrar>) -> Result<Reply, Problem> {
     let fields = Fields::of_object(call.body.into_object());
     Ok(reply(gates::set(&call.state, fields).await?))
+}
+
+async fn sweep(call: Call<Registrar>) -> Result<Reply, Problem> {
+    let fields = Fields::of_object(call.body.into_object());
+    Ok(reply(sweeps::sweep(&call.state, fields).await?))
 }

@@ -1,6 +1,8 @@
 //! How an attempt goes (docs/design/registrar.md, "An attempt"): look, write down, act, close.
 
-use std::collections::HashMap;
+pub mod sweeper;
+
+use std::collections::{HashMap, hash_map};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use semel_core::clock::{Clock, UnixMs};
@@ -19,7 +21,7 @@ use crate::grant::{Grant, Nonce};
 use crate::key::LogicalRequestKey;
 use crate::limits::{EARLIER_LOOKS_MAX, EARLIER_PAUSE};
 use crate::store::{
-    Attempt, Done, Effect, Entry, Granted, Resolved, Revoking, Store, Verdict, Verifying,
+    Attempt, Done, Effect, Entry, Granted, Resolved, Revoking, Store, Tried, Verdict, Verifying,
 };
 
 /// Where nonces come from; each call gives fresh bits that nobody can guess.
@@ -108,24 +110,57 @@ impl Registrar {
 
     async fn attempt(&self, attempt: &Attempt) -> Result<Answer, StoreError> {
         let key = attempt.valid.logical_request_key;
-        let answer = |outcome, result| Answer { outcome, logical_request_key: key, result };
-        let looked = self.store.look(attempt).await?;
-        // An open attempt may be under way: only a transaction of our own can tell.
-        if !matches!(looked.outcome, Outcome::Registered | Outcome::Uncertain) {
-            alarm(attempt, looked.outcome);
-            // A grant of a stranger leaves no trace either: strangers must not fill a ledger.
-            if looked.trusted {
-                self.store.attempt_end(attempt, None, looked.outcome).await?;
+        // One attempt of this process at a time: who waits for its turn will see what the others
+        // did. It has looked before, to tell who was faster from who was there already.
+        let (mut turn, tried) = match self.live.turn_at_once(key) {
+            Some(turn) => (turn, self.store.try_once(attempt).await?),
+            None => {
+                let looked = self.store.look(attempt).await?;
+                if decides(&looked) {
+                    return self.decided(attempt, looked).await;
+                }
+                (self.live.turn(key).await, Tried::Looked(looked))
             }
-            return Ok(answer(looked.outcome, looked.result));
+        };
+        let (entry, done) = match tried {
+            Tried::Looked(looked) if decides(&looked) => {
+                drop(turn);
+                return self.decided(attempt, looked).await;
+            }
+            Tried::Looked(_) => {
+                let entry = self.store.attempt_start(attempt).await?;
+                (entry, self.consume(attempt, entry, &mut turn).await)
+            }
+            Tried::Acted(entry, Ok(Done { outcome: Outcome::Uncertain, .. })) => {
+                (entry, self.consume(attempt, entry, &mut turn).await)
+            }
+            Tried::Acted(entry, done) => (entry, done),
+        };
+        self.ended(attempt, entry, done).await
+    }
+
+    /// The look was enough.
+    async fn decided(&self, attempt: &Attempt, looked: Done) -> Result<Answer, StoreError> {
+        alarm(attempt, looked.outcome);
+        // A grant of a stranger leaves no trace either: strangers must not fill a ledger.
+        if looked.trusted {
+            self.store.attempt_end(attempt, None, looked.outcome).await?;
         }
-        // One attempt of this process at a time: who waits here will see what the others did.
-        let mut turn = self.live.turn(key).await;
-        let entry = self.store.attempt_start(attempt).await?;
-        let done = match self.consume(attempt, entry, &mut turn).await {
+        Ok(answer(attempt, looked.outcome, looked.result))
+    }
+
+    /// What the transaction came to is closed and told.
+    async fn ended(
+        &self,
+        attempt: &Attempt,
+        entry: Entry,
+        done: Result<Done, StoreError>,
+    ) -> Result<Answer, StoreError> {
+        let done = match done {
             Err(error) if error.fate() == Fate::Uncertain => {
+                let key = attempt.valid.logical_request_key;
                 tracing::error!(%key, error = error.chain(), "a commit's outcome is unknown");
-                return Ok(answer(Outcome::Uncertain, None));
+                return Ok(answer(attempt, Outcome::Uncertain, None));
             }
             Err(error) => {
                 self.close_undone(attempt, entry).await;
@@ -137,7 +172,7 @@ impl Registrar {
             alarm(attempt, done.outcome);
             self.store.attempt_end(attempt, Some(entry), done.outcome).await?;
         }
-        Ok(answer(done.outcome, done.result))
+        Ok(answer(attempt, done.outcome, done.result))
     }
 
     /// The transaction; again while an earlier attempt of another process is under way, within a
@@ -243,6 +278,15 @@ impl Registrar {
     }
 }
 
+/// Whether a look is enough. While an attempt is open, only a transaction of our own can tell.
+fn decides(looked: &Done) -> bool {
+    !matches!(looked.outcome, Outcome::Registered | Outcome::Uncertain)
+}
+
+fn answer(attempt: &Attempt, outcome: Outcome, result: Option<Vec<u8>>) -> Answer {
+    Answer { outcome, logical_request_key: attempt.valid.logical_request_key, result }
+}
+
 /// What is stored, and told to every exact retry byte for byte.
 fn registration(valid: &Valid, grant: &Grant, attempt_id: &str, now: UnixMs) -> Vec<u8> {
     let document = json!({
@@ -290,6 +334,15 @@ impl Live {
     async fn turn(&self, key: LogicalRequestKey) -> Turn<'_> {
         let lock = Arc::clone(self.turns().entry(key).or_default());
         Turn { live: self, key, guard: Some(lock.lock_owned().await) }
+    }
+
+    /// The turn, if nobody has it or waits for it.
+    fn turn_at_once(&self, key: LogicalRequestKey) -> Option<Turn<'_>> {
+        let mut turns = self.turns();
+        let hash_map::Entry::Vacant(place) = turns.entry(key) else { return None };
+        let lock = Arc::clone(place.insert(Arc::default()));
+        let guard = lock.try_lock_owned().ok()?;
+        Some(Turn { live: self, key, guard: Some(guard) })
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {

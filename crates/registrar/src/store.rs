@@ -60,6 +60,11 @@ impl Entry {
 
     /// Of who only looks: every open attempt is earlier.
     pub const LAST: Self = Self(i64::MAX);
+
+    /// Whether an attempt stands there.
+    fn is_a_line(self) -> bool {
+        self != Self::NONE && self != Self::LAST
+    }
 }
 
 /// What the store has found and done.
@@ -73,6 +78,35 @@ pub struct Done {
     pub result: Option<Vec<u8>>,
     /// Whether the domain trusts who has issued the grant.
     pub trusted: bool,
+}
+
+/// How far an attempt came that nobody of this process was in the way of.
+#[derive(Debug)]
+pub enum Tried {
+    /// Nothing was written: the look has decided, or an earlier attempt is open.
+    Looked(Done),
+    /// It was written down under this entry; what its transaction came to.
+    Acted(Entry, Result<Done, StoreError>),
+}
+
+/// What a step of a sweep has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pass {
+    /// Lines that are forgotten.
+    pub rows: u64,
+    /// Where the next step begins; nothing when this was the last one.
+    pub next: Option<Entry>,
+}
+
+impl Pass {
+    const OVER: Self = Self { rows: 0, next: None };
+}
+
+/// The last of these lines (entry and time, in their order), if one of them is old enough. The
+/// clocks of several registrars need not agree: the first that is too young is not the end.
+fn old_among(lines: Vec<(i64, i64)>, before: UnixMs) -> Option<Entry> {
+    let old = lines.iter().any(|(_, at)| *at < before.0);
+    lines.last().filter(|_| old).map(|(entry, _)| Entry(*entry))
 }
 
 status! {
@@ -162,14 +196,20 @@ struct Found {
     verdict: Option<String>,
     result: Option<Vec<u8>>,
     earlier_open: bool,
-    mine_closed: bool,
+    /// Whether the attempt's own line is there and open; nothing when it is not there at all.
+    mine_open: Option<bool>,
     compensated: Option<String>,
 }
 
 impl Found {
     /// Decides. `arrival` is what an earlier look has found; without one this is the first.
-    fn decide(self, attempt: &Attempt, arrival: Option<Arrival>) -> Result<Done, StoreError> {
-        let facts = self.facts(attempt, arrival)?;
+    fn decide(
+        self,
+        attempt: &Attempt,
+        entry: Entry,
+        arrival: Option<Arrival>,
+    ) -> Result<Done, StoreError> {
+        let facts = self.facts(attempt, entry, arrival)?;
         let failed = Some(Verdict::Failed.as_str());
         let compensable = attempt.compensates.is_none() || self.compensated.as_deref() == failed;
         let decided = crate::decide::decide(facts);
@@ -179,7 +219,12 @@ impl Found {
         Ok(Done { outcome, key: facts.key, result, trusted: self.trusted })
     }
 
-    fn facts(&self, attempt: &Attempt, arrival: Option<Arrival>) -> Result<Facts, StoreError> {
+    fn facts(
+        &self,
+        attempt: &Attempt,
+        entry: Entry,
+        arrival: Option<Arrival>,
+    ) -> Result<Facts, StoreError> {
         let (valid, grant) = (&attempt.valid, &attempt.grant);
         let own_key = valid.logical_request_key.0.0;
         let key = match self.replay_key.as_deref() {
@@ -198,7 +243,9 @@ impl Found {
             None => NonceState::Fresh,
         };
         let failed = self.verdict.as_deref() == Some(Verdict::Failed.as_str());
-        let open = self.earlier_open || self.mine_closed;
+        // A line of its own that was closed, or closed and forgotten since, lets nothing pass.
+        let mine_over = entry.is_a_line() && self.mine_open != Some(true);
+        let open = self.earlier_open || mine_over;
         let now = match key {
             Key::Free => Arrival::Free,
             Key::Same | Key::Other => Arrival::Taken,
@@ -278,6 +325,15 @@ impl Store {
         match self {
             Self::Sqlite(store) => store.look(attempt).await,
             Self::Postgres(store) => store.look(attempt).await,
+        }
+    }
+
+    /// Looks, and if nothing speaks against it writes down that the attempt begins, and consumes.
+    /// Only for who has the turn of its key.
+    pub async fn try_once(&self, attempt: &Attempt) -> Result<Tried, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.try_once(attempt).await,
+            Self::Postgres(store) => store.try_once(attempt).await,
         }
     }
 
@@ -402,6 +458,48 @@ impl Store {
         match self {
             Self::Sqlite(store) => store.gate_set(domain, gate, now).await,
             Self::Postgres(store) => store.gate_set(domain, gate, now).await,
+        }
+    }
+
+    /// Writes down that lines of the ledgers that are older may be forgotten.
+    pub async fn sweep_begin(&self, before: UnixMs, now: UnixMs) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.sweep_begin(before, now).await,
+            Self::Postgres(store) => store.sweep_begin(before, now).await,
+        }
+    }
+
+    /// Forgets attempts that are over, so many lines after this one at a time.
+    pub async fn attempt_sweep(
+        &self,
+        before: UnixMs,
+        after: Entry,
+        limit: i64,
+    ) -> Result<Pass, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.attempt_sweep(before, after, limit).await,
+            Self::Postgres(store) => store.attempt_sweep(before, after, limit).await,
+        }
+    }
+
+    /// Forgets what was refused.
+    pub async fn failure_sweep(
+        &self,
+        before: UnixMs,
+        after: Entry,
+        limit: i64,
+    ) -> Result<Pass, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.failure_sweep(before, after, limit).await,
+            Self::Postgres(store) => store.failure_sweep(before, after, limit).await,
+        }
+    }
+
+    /// Forgets grants whose time was over, used or not.
+    pub async fn grant_sweep(&self, before: UnixMs, limit: i64) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.grant_sweep(before, limit).await,
+            Self::Postgres(store) => store.grant_sweep(before, limit).await,
         }
     }
 }

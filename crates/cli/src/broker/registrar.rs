@@ -8,6 +8,8 @@ use semel_broker::http::AdminToken;
 use semel_broker::store::Store;
 use semel_core::clock::Clock;
 use semel_registrar::http::{self, Operator};
+use semel_registrar::limits::{RETENTION_DAYS_MAX, RETENTION_DAYS_MIN};
+use semel_registrar::registrar::sweeper::{RetentionDays, nightly};
 use semel_registrar::registrar::{Registrar, StartError};
 use semel_registrar::store;
 
@@ -31,7 +33,21 @@ pub(super) async fn routes(
         PathBuf::from(path)
     });
     let authority = arguments.authority_file.clone().or(beside);
-    Ok(router(start(authority, broker_store, clock).await?, admin_token))
+    let days = arguments.registrar_retention_days;
+    let retention = RetentionDays::new(days).ok_or_else(|| {
+        let text = format!(
+            "error: --registrar-retention-days is {RETENTION_DAYS_MIN} to {RETENTION_DAYS_MAX}"
+        );
+        Failure::new(Exit::Usage, text)
+    })?;
+    let registrar = start(authority, broker_store, clock).await?;
+    sweep_nightly(&registrar, retention);
+    Ok(router(registrar, admin_token))
+}
+
+/// Old lines of its ledgers are forgotten at night, until the process ends.
+pub(crate) fn sweep_nightly(registrar: &Arc<Registrar>, retention: RetentionDays) {
+    drop(tokio::spawn(nightly(Arc::clone(registrar), retention)));
 }
 
 /// The registrar's paths for the broker's door.

@@ -18,6 +18,7 @@ use semel_broker::roster::Rosters;
 use semel_broker::server;
 use semel_broker::store::Store;
 use semel_core::clock::{Clock, SystemClock};
+use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -61,6 +62,11 @@ pub(crate) struct Arguments {
     /// missing. Without it the key is kept beside the admin token, as FILE.authority
     #[arg(long)]
     pub(super) authority_file: Option<PathBuf>,
+
+    /// How many days the registrar keeps attempts, refusals and grants that are over; what was used
+    /// is kept for ever
+    #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
+    pub(super) registrar_retention_days: u32,
 
     /// Say that it is ready as one line of JSON
     #[arg(long)]

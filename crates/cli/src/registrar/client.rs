@@ -1,15 +1,19 @@
 //! One question over HTTP, one answer. Every wait and every size has a limit.
 
 use std::fmt;
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use semel_core::code::{Code, Retry};
 use serde_json::Value;
 
+use crate::daemon::tls::Trust;
 use crate::exit::{Exit, Failure};
 
 /// Bytes of an answer that are read.
@@ -17,6 +21,8 @@ const ANSWER_BYTES_MAX: u64 = 4 << 20;
 /// How long a connection may take, and each part of an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Addresses of one host that are tried.
+const ADDRESSES_MAX: usize = 8;
 
 /// Where to ask.
 pub(super) struct Server {
@@ -25,16 +31,26 @@ pub(super) struct Server {
 }
 
 enum Place {
-    /// `HOST:PORT` of a broker.
-    Broker(String),
+    Broker(Broker),
     /// The socket of the daemon on this machine.
     Socket(PathBuf),
+}
+
+/// A broker, and how to speak with it.
+struct Broker {
+    /// `HOST` or `HOST:PORT`, as it was given.
+    authority: String,
+    /// Without brackets.
+    host: String,
+    port: u16,
+    /// `None` is plain text, which only this machine may hear.
+    tls: Option<Arc<ClientConfig>>,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Broker(host) => f.write_str(host),
+            Self::Broker(broker) => f.write_str(&broker.authority),
             Self::Socket(path) => path.display().fmt(f),
         }
     }
@@ -48,13 +64,10 @@ pub(super) struct Answer {
 }
 
 impl Server {
-    pub(super) fn new(url: &str, token: Option<String>) -> Result<Self, Failure> {
-        let host = url.strip_prefix("http://").map(|host| host.trim_end_matches('/'));
-        let plain = host.filter(|host| !host.is_empty() && !host.contains(['/', '\r', '\n']));
-        let host = plain.ok_or_else(|| {
-            Failure::new(Exit::Usage, "error: --broker is http://HOST:PORT, without TLS")
-        })?;
-        let mut server = Self { place: Place::Broker(host.to_owned()), headers: Vec::new() };
+    /// A broker, which shows a certificate of somebody who is trusted, or is on this machine.
+    pub(super) fn new(url: &str, trust: &Trust, token: Option<String>) -> Result<Self, Failure> {
+        let broker = Broker::parse(url, trust)?;
+        let mut server = Self { place: Place::Broker(broker), headers: Vec::new() };
         if let Some(token) = token {
             server.header("Authorization", format!("Bearer {token}"))?;
         }
@@ -89,7 +102,7 @@ impl Server {
             // Only `semel up` has a registrar; the daemon of a mesh elsewhere does not.
             (404, Place::Socket(_)) if super::text(&answer.body, "code") == "not_found" => {
                 let text = "error: nothing is there: no such key or grant, or this daemon has no \
-                            registrar\nto ask a broker's: --broker http://HOST:PORT";
+                            registrar\nto ask a broker's: --broker https://HOST:PORT";
                 Err(Failure::new(Exit::NotFound, text))
             }
             (_, _) => Err(refused(&answer)),
@@ -103,7 +116,7 @@ impl Server {
         let io = |error: std::io::Error| unavailable(error.to_string());
         let body = body.map(Value::to_string).unwrap_or_default();
         let host = match &self.place {
-            Place::Broker(host) => host,
+            Place::Broker(broker) => &broker.authority,
             Place::Socket(_) => "localhost",
         };
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n");
@@ -113,43 +126,123 @@ impl Server {
         let length = body.len();
         text.push_str(&format!("Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"));
         let answer = match &self.place {
-            Place::Broker(host) => {
-                let mut addresses = host.to_socket_addrs().map_err(io)?;
-                let none = || unavailable("no such host".to_owned());
-                let address = addresses.next().ok_or_else(none)?;
-                let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(io)?;
-                stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
-                stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
-                say(stream, &text)
-            }
+            Place::Broker(broker) => broker.say(&text)?,
             Place::Socket(path) => {
                 let stream = UnixStream::connect(path).map_err(|error| no_daemon(path, &error))?;
                 stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
                 stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
-                say(stream, &text)
+                say(stream, &text).map_err(io)?
             }
         };
-        let answer = answer.map_err(io)?;
         let broken = || unavailable("the answer is not one of HTTP".to_owned());
         let (head, text) = answer.split_once("\r\n\r\n").ok_or_else(broken)?;
+        if length_of(head).is_some_and(|length| length != text.len()) {
+            return Err(unavailable("the answer broke off".to_owned()));
+        }
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         let body = serde_json::from_str(text).unwrap_or_default();
         Ok(Answer { status: status.ok_or_else(broken)?, text: text.to_owned(), body })
     }
 }
 
-/// Writes, and reads up to the end.
+impl Broker {
+    fn parse(url: &str, trust: &Trust) -> Result<Self, Failure> {
+        let parsed = url.split_once("://").and_then(|(scheme, rest)| {
+            let usual = match scheme {
+                "http" => 80,
+                "https" => 443,
+                _ => return None,
+            };
+            let authority = rest.trim_end_matches('/');
+            let (host, port) = match authority.rsplit_once(':') {
+                // The colons of an address in brackets are its own.
+                Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+                Some(_) | None => (authority, usual),
+            };
+            let host = host.trim_matches(['[', ']']);
+            let strange = |c: char| c == '/' || c == '@' || c.is_control() || c.is_whitespace();
+            let plain = !host.is_empty() && !host.contains(strange);
+            plain.then(|| (authority.to_owned(), host.to_owned(), port))
+        });
+        let (authority, host, port) = parsed.ok_or_else(|| {
+            let text = "error: --broker is https://HOST:PORT, or http://HOST:PORT on this machine";
+            Failure::new(Exit::Usage, text)
+        })?;
+        Ok(Self { authority, host, port, tls: trust.open(url)? })
+    }
+
+    /// One exchange on a connection of its own.
+    fn say(&self, text: &str) -> Result<String, Failure> {
+        let away = |error: std::io::Error| self.unavailable(&error.to_string());
+        let stream = self.connect()?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(away)?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(away)?;
+        let Some(config) = &self.tls else { return say(stream, text).map_err(away) };
+        let name = ServerName::try_from(self.host.clone())
+            .map_err(|error| self.unavailable(&error.to_string()))?;
+        let connection = ClientConnection::new(Arc::clone(config), name)
+            .map_err(|error| self.unavailable(&error.to_string()))?;
+        say(StreamOwned::new(connection, stream), text).map_err(away)
+    }
+
+    /// The first of the host's addresses that answers. Nothing is said to one that others could
+    /// listen to in plain text.
+    fn connect(&self) -> Result<TcpStream, Failure> {
+        let addresses = (self.host.as_str(), self.port).to_socket_addrs();
+        let addresses = addresses.map_err(|error| self.unavailable(&error.to_string()))?;
+        let mut last = self.unavailable("no such host");
+        for address in addresses.take(ADDRESSES_MAX) {
+            if self.tls.is_none() && !address.ip().is_loopback() {
+                return Err(in_plain_text(address));
+            }
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = self.unavailable(&error.to_string()),
+            }
+        }
+        Err(last)
+    }
+
+    fn unavailable(&self, what: &str) -> Failure {
+        Failure::new(Exit::Unavailable, format!("error: {}: {what}", self.authority))
+    }
+}
+
+/// Tokens and grants are not said where others can hear them.
+fn in_plain_text(address: SocketAddr) -> Failure {
+    let code = Code::PlainTextRefused;
+    let text = format!(
+        "error: {code}: {address} is not on this machine, and http:// would be plain text\n\
+         to learn more: semel explain {code}"
+    );
+    Failure::new(Exit::Refused, text)
+}
+
+/// Writes, and reads up to the end. A server may close without the last words of TLS: whether the
+/// answer is whole is told by its length.
 fn say(mut stream: impl Read + Write, text: &str) -> std::io::Result<String> {
     stream.write_all(text.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-    Ok(answer)
+    stream.flush()?;
+    let mut answer = Vec::new();
+    match stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer) {
+        Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
+    String::from_utf8(answer).map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))
+}
+
+/// How long a body says that it is.
+fn length_of(head: &str) -> Option<usize> {
+    head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+    })
 }
 
 fn no_daemon(socket: &Path, error: &std::io::Error) -> Failure {
     let text = format!(
         "error: no daemon answers at {}: {error}\nnothing was done; to start one: semel up; to ask \
-         a broker: --broker http://HOST:PORT",
+         a broker: --broker https://HOST:PORT",
         socket.display()
     );
     Failure::new(Exit::Unavailable, text)

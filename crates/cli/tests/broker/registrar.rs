@@ -161,6 +161,13 @@ fn every_verb_says_what_it_did() {
     let compensate = ["effect", "compensate", &key, "--envelope", &envelope, "--grant", &grant];
     assert!(set.operate(&compensate).starts_with("registered "));
 
+    // Nothing is old, and what is asked for is looked at.
+    let swept = set.operate(&["registrar", "sweep"]);
+    assert_eq!(swept, "swept 0 lines of attempts, 0 failures, 0 grants");
+    let none = ["registrar", "sweep", "--older-than-days", "0"];
+    let none = [&none[..], &["--broker", &url, "--admin-token-file", &token]].concat();
+    assert_eq!(semel(&none).status.code(), Some(2));
+
     set.prepare("r2");
     let listed = set.operate(&["grant", "list", "deploys"]);
     let issued = listed.lines().find(|line| line.contains(" issued ")).expect("a grant");

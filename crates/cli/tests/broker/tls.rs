@@ -138,3 +138,42 @@ fn what_cannot_be_used_for_tls_is_refused_by_name() {
     }
     assert!(!Path::new(&files.path("broker.db")).exists(), "no store was touched");
 }
+
+/// The registrar's verbs show a token and a grant: over TLS to whom is trusted, and in plain text
+/// to nobody else than this machine.
+#[test]
+fn the_registrars_verbs_speak_tls() {
+    let (files, others) = (Files::new(), Files::new());
+    let (store, cert, key) = (files.store(), files.path("cert.pem"), files.path("key.pem"));
+    let (token, other_cert) = (files.path("token"), others.path("cert.pem"));
+    let flags = ["--tls-cert", &cert, "--tls-key", &key, "--admin-token-file", &token];
+    let broker = Broker::start(&store, &flags);
+    let url = format!("https://localhost:{}/", port(&broker.url));
+    let verb = ["registrar", "gate", "open", "deploys", "--admin-token-file", &token];
+    let asked = |broker: &str, ca: &[&str]| semel(&[&verb[..], &["--broker", broker], ca].concat());
+
+    let opened = asked(&url, &["--broker-ca", &cert]);
+    assert_eq!(opened.status.code(), Some(0), "{}", String::from_utf8_lossy(&opened.stderr));
+    let said = String::from_utf8_lossy(&opened.stdout);
+    assert_eq!(said.trim(), "deploys: open, CAN_PROCEED = YES");
+
+    // An authority that vouches for somebody else, the system's, and a name that is not in it.
+    let by_number = format!("https://127.0.0.1:{}", port(&broker.url));
+    let cases: [(&str, &[&str], i32, &str); 6] = [
+        (&url, &["--broker-ca", &other_cert], 5, "certificate"),
+        (&by_number, &["--broker-ca", &cert], 5, "certificate"),
+        ("http://192.0.2.1:7117", &[], 78, "plain_text_refused"),
+        ("http://[2001:db8::1]", &[], 78, "plain_text_refused"),
+        ("ftp://localhost", &[], 2, "--broker is https://"),
+        (&url, &["--broker-ca", &token], 78, "there is no authority in it"),
+    ];
+    for (broker, ca, exit, text) in cases {
+        let output = asked(broker, ca);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(exit), "{broker} {ca:?}: {errors}");
+        assert!(errors.contains(text), "{broker} {ca:?}: {errors}");
+    }
+    // Plain text at a door that speaks TLS is no answer, and no panic.
+    let plain = asked(&url.replace("https", "http"), &[]);
+    assert_eq!(plain.status.code(), Some(5), "{}", String::from_utf8_lossy(&plain.stderr));
+}

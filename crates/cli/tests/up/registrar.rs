@@ -123,6 +123,7 @@ async fn over_tcp_it_needs_the_token_and_with_it_one_is_the_operator() {
         ("POST", format!("/v1/effects/{key}/compensate")),
         ("GET", "/v1/registrar/gate?domain=deploys".to_owned()),
         ("POST", "/v1/registrar/gate".to_owned()),
+        ("POST", "/v1/registrar/sweep".to_owned()),
     ] {
         let said = local.tcp(verb, &path, &[]).await;
         assert_eq!(said.problem(), (401, "unauthorised".to_owned()), "{verb} {path}");
@@ -158,6 +159,7 @@ async fn the_document_names_the_registrars_calls_and_whatever_comes_is_answered_
         ("post", "/v1/effects/{id}/compensate"),
         ("get", "/v1/registrar/gate"),
         ("post", "/v1/registrar/gate"),
+        ("post", "/v1/registrar/sweep"),
     ] {
         assert!(document["paths"][path][verb].is_object(), "{verb} {path}");
     }
@@ -213,6 +215,8 @@ fn commands_ask_the_socket_when_no_broker_is_named() {
     let mut up = Up::start(home);
     assert_eq!(json(home, &["registrar", "gate", "show", "deploys"])["can_proceed"], "NO");
     assert_eq!(json(home, &["registrar", "gate", "open", "deploys"])["can_proceed"], "YES");
+    let none = json!({"attempts": 0, "failures": 0, "grants": 0, "more": false});
+    assert_eq!(json(home, &["registrar", "sweep", "--older-than-days", "1"]), none);
     let issued = json(home, &["grant", "issue", "--envelope", &web]);
     let grant = write(folder.path(), "grant.json", &issued["grant"]);
     let register = ["effect", "register", "--envelope", &web, "--grant", &grant];

@@ -55,6 +55,9 @@ CREATE TABLE registrar.grant_issued (
 -- GRANT_LIST.
 CREATE INDEX grant_issued_domain ON registrar.grant_issued (domain, authorization_nonce);
 
+-- SWEEP_GRANTS.
+CREATE INDEX grant_issued_end ON registrar.grant_issued (not_after);
+
 CREATE TABLE registrar.grant_revoked (
     authorization_nonce BYTEA  NOT NULL PRIMARY KEY,
     revoked_at          BIGINT NOT NULL
@@ -106,6 +109,15 @@ CREATE TABLE registrar.verification (
     at                  BIGINT NOT NULL
 );
 
+-- What may be forgotten: lines of the ledgers that are older than the last line here says, which is a
+-- day and more ago. Nothing that was used is in a ledger.
+CREATE TABLE registrar.sweep (
+    entry  BIGINT NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    before BIGINT NOT NULL,
+    at     BIGINT NOT NULL,
+    CONSTRAINT a_day_and_more_ago CHECK (before <= at - 86400000)
+);
+
 -- Append-only: what was written stays as it was written.
 CREATE FUNCTION registrar.refuse_change() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN RAISE EXCEPTION 'the registrar''s rows are never changed'; END $$;
@@ -122,7 +134,7 @@ CREATE TRIGGER registration_no_change BEFORE UPDATE OR DELETE ON registrar.regis
    FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
 CREATE TRIGGER registration_no_truncate BEFORE TRUNCATE ON registrar.registration
    FOR EACH STATEMENT EXECUTE FUNCTION registrar.refuse_change();
-CREATE TRIGGER grant_issued_no_change BEFORE UPDATE OR DELETE ON registrar.grant_issued
+CREATE TRIGGER grant_issued_no_change BEFORE UPDATE ON registrar.grant_issued
    FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
 CREATE TRIGGER grant_issued_no_truncate BEFORE TRUNCATE ON registrar.grant_issued
    FOR EACH STATEMENT EXECUTE FUNCTION registrar.refuse_change();
@@ -134,11 +146,11 @@ CREATE TRIGGER gate_no_change BEFORE UPDATE OR DELETE ON registrar.gate
    FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
 CREATE TRIGGER gate_no_truncate BEFORE TRUNCATE ON registrar.gate
    FOR EACH STATEMENT EXECUTE FUNCTION registrar.refuse_change();
-CREATE TRIGGER attempt_no_change BEFORE UPDATE OR DELETE ON registrar.attempt
+CREATE TRIGGER attempt_no_change BEFORE UPDATE ON registrar.attempt
    FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
 CREATE TRIGGER attempt_no_truncate BEFORE TRUNCATE ON registrar.attempt
    FOR EACH STATEMENT EXECUTE FUNCTION registrar.refuse_change();
-CREATE TRIGGER failure_audit_no_change BEFORE UPDATE OR DELETE ON registrar.failure_audit
+CREATE TRIGGER failure_audit_no_change BEFORE UPDATE ON registrar.failure_audit
    FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
 CREATE TRIGGER failure_audit_no_truncate BEFORE TRUNCATE ON registrar.failure_audit
    FOR EACH STATEMENT EXECUTE FUNCTION registrar.refuse_change();
@@ -146,3 +158,46 @@ CREATE TRIGGER verification_no_change BEFORE UPDATE OR DELETE ON registrar.verif
    FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
 CREATE TRIGGER verification_no_truncate BEFORE TRUNCATE ON registrar.verification
    FOR EACH STATEMENT EXECUTE FUNCTION registrar.refuse_change();
+CREATE TRIGGER sweep_no_change BEFORE UPDATE OR DELETE ON registrar.sweep
+   FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
+CREATE TRIGGER sweep_no_truncate BEFORE TRUNCATE ON registrar.sweep
+   FOR EACH STATEMENT EXECUTE FUNCTION registrar.refuse_change();
+
+-- The ledgers: what is too young, and what still says something, stays. An attempt that is open stays,
+-- and its end stays for as long as its beginning does. Without a sweep the comparison is with NULL.
+CREATE FUNCTION registrar.refuse_unswept_attempt() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    IF OLD.at < (SELECT sweep.before FROM registrar.sweep ORDER BY sweep.entry DESC LIMIT 1)
+       AND NOT (OLD.event = 'started'
+                AND NOT EXISTS (SELECT 1 FROM registrar.attempt AS closing
+                                 WHERE closing.closes = OLD.entry))
+       AND NOT (OLD.event = 'closed'
+                AND EXISTS (SELECT 1 FROM registrar.attempt AS started
+                             WHERE started.entry = OLD.closes)) THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'the registrar''s rows are never changed';
+END $$;
+CREATE TRIGGER attempt_no_delete BEFORE DELETE ON registrar.attempt
+   FOR EACH ROW EXECUTE FUNCTION registrar.refuse_unswept_attempt();
+
+CREATE FUNCTION registrar.refuse_unswept_failure_audit() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    IF OLD.at < (SELECT sweep.before FROM registrar.sweep ORDER BY sweep.entry DESC LIMIT 1) THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'the registrar''s rows are never changed';
+END $$;
+CREATE TRIGGER failure_audit_no_delete BEFORE DELETE ON registrar.failure_audit
+   FOR EACH ROW EXECUTE FUNCTION registrar.refuse_unswept_failure_audit();
+
+CREATE FUNCTION registrar.refuse_unswept_grant_issued() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    IF greatest(OLD.issued_at, OLD.not_after)
+       < (SELECT sweep.before FROM registrar.sweep ORDER BY sweep.entry DESC LIMIT 1) THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'the registrar''s rows are never changed';
+END $$;
+CREATE TRIGGER grant_issued_no_delete BEFORE DELETE ON registrar.grant_issued
+   FOR EACH ROW EXECUTE FUNCTION registrar.refuse_unswept_grant_issued();

@@ -52,6 +52,9 @@ CREATE TABLE grant_issued (
 -- GRANT_LIST.
 CREATE INDEX grant_issued_domain ON grant_issued (domain, authorization_nonce);
 
+-- SWEEP_GRANTS.
+CREATE INDEX grant_issued_end ON grant_issued (not_after);
+
 CREATE TABLE grant_revoked (
     authorization_nonce BLOB  NOT NULL PRIMARY KEY,
     revoked_at          INTEGER NOT NULL
@@ -103,6 +106,15 @@ CREATE TABLE verification (
     at                  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- What may be forgotten: lines of the ledgers that are older than the last line here says, which is a
+-- day and more ago. Nothing that was used is in a ledger.
+CREATE TABLE sweep (
+    entry  INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    before INTEGER NOT NULL,
+    at     INTEGER NOT NULL,
+    CONSTRAINT a_day_and_more_ago CHECK (before <= at - 86400000)
+) STRICT;
+
 -- Append-only: what was written stays as it was written.
 CREATE TRIGGER effect_key_no_update BEFORE UPDATE ON effect_key
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
@@ -118,8 +130,6 @@ CREATE TRIGGER registration_no_delete BEFORE DELETE ON registration
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER grant_issued_no_update BEFORE UPDATE ON grant_issued
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
-CREATE TRIGGER grant_issued_no_delete BEFORE DELETE ON grant_issued
- BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER grant_revoked_no_update BEFORE UPDATE ON grant_revoked
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER grant_revoked_no_delete BEFORE DELETE ON grant_revoked
@@ -130,13 +140,30 @@ CREATE TRIGGER gate_no_delete BEFORE DELETE ON gate
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER attempt_no_update BEFORE UPDATE ON attempt
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
-CREATE TRIGGER attempt_no_delete BEFORE DELETE ON attempt
- BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER failure_audit_no_update BEFORE UPDATE ON failure_audit
- BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
-CREATE TRIGGER failure_audit_no_delete BEFORE DELETE ON failure_audit
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER verification_no_update BEFORE UPDATE ON verification
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER verification_no_delete BEFORE DELETE ON verification
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER sweep_no_update BEFORE UPDATE ON sweep
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER sweep_no_delete BEFORE DELETE ON sweep
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+
+-- The ledgers: what is too young, and what still says something, stays. An attempt that is open stays,
+-- and its end stays for as long as its beginning does.
+CREATE TRIGGER attempt_no_delete BEFORE DELETE ON attempt
+  WHEN OLD.at >= coalesce((SELECT sweep.before FROM sweep ORDER BY sweep.entry DESC LIMIT 1), OLD.at)
+    OR (OLD.event = 'started'
+        AND NOT EXISTS (SELECT 1 FROM attempt AS closing WHERE closing.closes = OLD.entry))
+    OR (OLD.event = 'closed'
+        AND EXISTS (SELECT 1 FROM attempt AS started WHERE started.entry = OLD.closes))
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER failure_audit_no_delete BEFORE DELETE ON failure_audit
+  WHEN OLD.at >= coalesce((SELECT sweep.before FROM sweep ORDER BY sweep.entry DESC LIMIT 1), OLD.at)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER grant_issued_no_delete BEFORE DELETE ON grant_issued
+  WHEN max(OLD.issued_at, OLD.not_after)
+       >= coalesce((SELECT sweep.before FROM sweep ORDER BY sweep.entry DESC LIMIT 1), OLD.not_after)
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;

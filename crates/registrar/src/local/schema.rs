@@ -66,3 +66,12 @@ pub(super) fn gate() -> Value {
     let word = word(&["YES", "NO"]);
     object(&[("domain", text()), ("gate", text()), ("can_proceed", word)])
 }
+
+pub(super) fn swept() -> Value {
+    object(&[
+        ("attempts", number()),
+        ("failures", number()),
+        ("grants", number()),
+        ("more", flag()),
+    ])
+}

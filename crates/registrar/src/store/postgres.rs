@@ -6,7 +6,9 @@ mod catalogue;
 mod effect;
 mod gate;
 mod grant;
+mod register;
 mod restore;
+mod sweep;
 mod verification;
 
 use std::sync::Arc;
@@ -15,10 +17,13 @@ use semel_store::StoreError;
 use semel_store::migration::{Migration, MigrationSet};
 use semel_store::postgres::{Lane, Postgres};
 
-use crate::limits::{CONSUMES_AT_ONCE, LOOKS_AT_ONCE, STARTS_AT_ONCE};
-use crate::store::{Done, Entry};
-use attempt::Starting;
+use crate::limits::{
+    CONSUMES_AT_ONCE, ENDS_AT_ONCE, LOOKS_AT_ONCE, REGISTERS_AT_ONCE, STARTS_AT_ONCE,
+};
+use crate::store::{Done, Entry, Tried};
+use attempt::{Ending, Starting};
 use effect::{Consuming, Looking};
+use register::Registering;
 
 pub use effect::consume_in_tx;
 
@@ -39,20 +44,25 @@ pub struct PostgresStore {
     lanes: Arc<Lanes>,
 }
 
-/// The steps of an attempt; what is in the same step goes together.
+/// An attempt, or the steps of one that somebody was in the way of; what is in the same step goes
+/// together.
 struct Lanes {
+    registers: Lane<Registering, Tried>,
     looks: Lane<Looking, Done>,
     starts: Lane<Starting, Entry>,
     consumes: Lane<Consuming, Done>,
+    ends: Lane<Ending, ()>,
 }
 
 impl PostgresStore {
     /// Over a database that was opened with [`MIGRATIONS`].
     pub fn new(postgres: Postgres) -> Self {
         let lanes = Lanes {
+            registers: Lane::new(REGISTERS_AT_ONCE),
             looks: Lane::new(LOOKS_AT_ONCE),
             starts: Lane::new(STARTS_AT_ONCE),
             consumes: Lane::new(CONSUMES_AT_ONCE),
+            ends: Lane::new(ENDS_AT_ONCE),
         };
         Self { postgres, lanes: Arc::new(lanes) }
     }
@@ -75,6 +85,9 @@ trait Together: Sized + Sync {
 /// All of them in one transaction. When that was undone, each in its own: what one is refused for
 /// is no fault of the others.
 async fn together<Item: Together>(store: &PostgresStore, batch: &[Item]) -> Said<Item::Answer> {
+    if batch.is_empty() {
+        return Vec::new();
+    }
     match Item::at_once(store, batch).await {
         Ok(said) => said,
         Err(StoreError::Uncertain { cause }) => {

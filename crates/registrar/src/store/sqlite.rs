@@ -6,7 +6,9 @@ mod catalogue;
 mod effect;
 mod gate;
 mod grant;
+mod register;
 mod restore;
+mod sweep;
 mod verification;
 
 use std::sync::Arc;
@@ -49,7 +51,8 @@ mod tests {
         let connection = sql::migrated(MIGRATIONS.migrations);
         sql::prepares(&connection, catalogue::ALL);
         sql::prepares(&connection, restore::ALL);
-        let files = [attempt::ALL, effect::ALL, gate::ALL, grant::ALL, verification::ALL];
+        let files =
+            [attempt::ALL, effect::ALL, gate::ALL, grant::ALL, sweep::ALL, verification::ALL];
         for statements in files {
             sql::prepares(&connection, statements);
             let plans = sql::plans(&connection, statements);

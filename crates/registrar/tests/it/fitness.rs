@@ -2,7 +2,7 @@
 //! back the proof holds. (SQLite's part is beside its catalogue.)
 
 use semel_core::code::Code;
-use semel_registrar::fitness::{APPEND_ONLY, Unfit};
+use semel_registrar::fitness::{APPEND_ONLY, SWEPT, Unfit};
 use semel_registrar::registrar::StartError;
 use semel_registrar::store::Store;
 use semel_testkit::clock::SimClock;
@@ -43,7 +43,7 @@ async fn a_schema_that_lost_anything_is_refused_on_postgres() {
         )
         .await
         .unwrap();
-    assert_eq!(constraints.len(), 12 + 10);
+    assert_eq!(constraints.len(), 13 + 11);
     for row in constraints {
         let (table, name, kind, definition): (String, String, String, String) =
             (row.get(0), row.get(1), row.get(2), row.get(3));
@@ -92,6 +92,13 @@ async fn a_schema_without_a_trigger_or_with_strangers_is_refused_on_postgres() {
             assert_eq!(code, Code::ReplayDomainFailClosed, "{broken}");
         }
     }
+    for table in SWEPT {
+        let trigger = format!("TRIGGER {table}_no_delete");
+        let broken = format!("ALTER TABLE registrar.{table} DISABLE {trigger}");
+        let mended = format!("ALTER TABLE registrar.{table} ENABLE {trigger}");
+        let code = refuses(&store, &client, &broken, &mended).await;
+        assert_eq!(code, Code::ReplayDomainFailClosed, "{broken}");
+    }
     let hollow = "CREATE OR REPLACE FUNCTION registrar.refuse_change() RETURNS trigger
                   LANGUAGE plpgsql AS $$ BEGIN RETURN OLD; END $$";
     let whole = "CREATE OR REPLACE FUNCTION registrar.refuse_change() RETURNS trigger
@@ -109,6 +116,48 @@ async fn a_schema_without_a_trigger_or_with_strangers_is_refused_on_postgres() {
                         (logical_request_key, attempt_id)";
     let code = refuses(&store, &client, keyed, "DROP INDEX registrar.keyed").await;
     assert_eq!(code, Code::ReplaySurfaceNotFit, "an attempt is part of a key");
+}
+
+/// What lets a ledger be swept says exactly which lines: each of its conditions weakened, and the
+/// function of one ledger on another table.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_that_may_forget_more_is_refused_on_postgres() {
+    let address = servers::fresh_postgres().await;
+    let (store, client) = (postgres_store(&address).await, connect(&address).await);
+    let mut weakened = 0;
+    for table in SWEPT {
+        let sql =
+            format!("SELECT pg_get_functiondef('registrar.refuse_unswept_{table}'::regproc::oid)");
+        let whole: String = client.query_one(&sql, &[]).await.unwrap().get(0);
+        for (word, weaker) in [
+            ("IF ", "IF true OR "),
+            (" < (", " < 1 + ("),
+            ("DESC", "ASC"),
+            ("AND NOT (OLD.event = 'started'", "AND NOT (OLD.event = 'begun'"),
+            ("AND NOT (OLD.event = 'closed'", "AND NOT (OLD.event = 'ended'"),
+            ("greatest(", "least("),
+        ] {
+            let broken = whole.replacen(word, weaker, 1);
+            if broken == whole {
+                continue;
+            }
+            let code = refuses(&store, &client, &broken, &whole).await;
+            assert_eq!(code, Code::ReplayDomainFailClosed, "{broken}");
+            weakened += 1;
+        }
+    }
+    assert_eq!(weakened, 3 * 3 + 2 + 1);
+    let other = "DROP TRIGGER nonce_use_no_change ON registrar.nonce_use;
+        CREATE TRIGGER nonce_use_no_change BEFORE UPDATE ON registrar.nonce_use
+           FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
+        CREATE TRIGGER nonce_use_no_delete BEFORE DELETE ON registrar.nonce_use
+           FOR EACH ROW EXECUTE FUNCTION registrar.refuse_unswept_failure_audit()";
+    let mended = "DROP TRIGGER nonce_use_no_change ON registrar.nonce_use;
+        DROP TRIGGER nonce_use_no_delete ON registrar.nonce_use;
+        CREATE TRIGGER nonce_use_no_change BEFORE UPDATE OR DELETE ON registrar.nonce_use
+           FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change()";
+    let code = refuses(&store, &client, other, mended).await;
+    assert_eq!(code, Code::ReplayDomainFailClosed, "what was used is never swept");
 }
 
 /// The store that the contract was written against: a ledger of retries.

@@ -16,3 +16,4 @@ mod fitness;
 mod hostile;
 mod lost;
 mod support;
+mod sweep;

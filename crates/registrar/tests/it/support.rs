@@ -50,6 +50,22 @@ impl Database {
         }
     }
 
+    /// What the database says against this SQL.
+    pub(crate) async fn refusal(&self, sql: &str) -> String {
+        match self {
+            Self::Sqlite(folder) => {
+                let file = rusqlite::Connection::open(folder.path().join("r.db")).unwrap();
+                file.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
+                file.execute_batch(&sql.replace("registrar.", "")).expect_err(sql).to_string()
+            }
+            Self::Postgres(address) => {
+                let refused = connect(address).await.batch_execute(sql).await.expect_err(sql);
+                let refused = refused.as_db_error().expect("an error of the server");
+                format!("{refused} {}", refused.constraint().unwrap_or_default())
+            }
+        }
+    }
+
     /// The only number that a query gives.
     pub(crate) async fn count(&self, sql: &str) -> i64 {
         match self {

@@ -33,23 +33,49 @@ const LATER: UnixMs = UnixMs(NOW.0 + 2 * 60 * 60 * 1000);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn traces_on_sqlite() {
+    on_sqlite(Sweeping::Never).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_on_sqlite_with_sweeps() {
+    on_sqlite(Sweeping::Always).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_on_postgres() {
+    on_postgres(Sweeping::Never).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_on_postgres_with_sweeps() {
+    on_postgres(Sweeping::Always).await;
+}
+
+async fn on_sqlite(sweeping: Sweeping) {
     let folder = tempfile::tempdir().expect("a folder");
     let on_uncertain = Arc::new(|_: &semel_store::StoreError| {});
     let path = folder.path().join("r.db");
     let options = SqliteOptions::new(path, 7, vec![sqlite::MIGRATIONS], NOW.0, on_uncertain);
     let sqlite = Arc::new(Sqlite::open(&options).expect("a file"));
-    replay_all(&Store::Sqlite(SqliteStore::new(sqlite)), TRACES_SQLITE).await;
+    let store = Store::Sqlite(SqliteStore::new(sqlite));
+    replay_all(&store, TRACES_SQLITE, sweeping).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn traces_on_postgres() {
+async fn on_postgres(sweeping: Sweeping) {
     let options = PostgresOptions::new(servers::fresh_postgres().await);
     let opened = Postgres::open(options, &[postgres::MIGRATIONS], NOW.0).await;
     let store = Store::Postgres(PostgresStore::new(opened.expect("a database")));
-    replay_all(&store, TRACES_POSTGRES).await;
+    replay_all(&store, TRACES_POSTGRES, sweeping).await;
 }
 
-async fn replay_all(store: &Store, traces: u64) {
+/// Whether everything that may be forgotten is, after each step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sweeping {
+    Never,
+    Always,
+}
+
+async fn replay_all(store: &Store, traces: u64, sweeping: Sweeping) {
     let mut seen = BTreeSet::new();
     for number in 0..traces {
         let (steps, end) = walk(number);
@@ -57,6 +83,9 @@ async fn replay_all(store: &Store, traces: u64) {
         let mut replay = Replay::begin(store, number).await;
         for step in &steps {
             replay.step(*step, &mut seen).await;
+            if sweeping == Sweeping::Always {
+                sweep(store).await;
+            }
         }
         for key in 0..KEYS {
             let there = store.effect_find(replay.key(key)).await.expect("a look").is_some();
@@ -66,6 +95,21 @@ async fn replay_all(store: &Store, traces: u64) {
     // What only a damaged store or a compensation gives is not in the model.
     let missing: Vec<_> = Outcome::ALL.iter().filter(|outcome| !seen.contains(outcome)).collect();
     assert_eq!(missing, [&Outcome::NotCompensable, &Outcome::Undone], "{seen:?}");
+}
+
+/// Long after everything in the traces: whoever is still under way has been so for a day.
+async fn sweep(store: &Store) {
+    let before = UnixMs(LATER.0 + 1);
+    let now = UnixMs(before.0 + 24 * 60 * 60 * 1000);
+    store.sweep_begin(before, now).await.expect("a sweep");
+    let mut after = Entry::NONE;
+    while let Some(next) =
+        store.attempt_sweep(before, after, 1000).await.expect("a step of a sweep").next
+    {
+        after = next;
+    }
+    store.failure_sweep(before, Entry::NONE, 1000).await.expect("a step of a sweep");
+    store.grant_sweep(before, 1000).await.expect("a step of a sweep");
 }
 
 /// A way through the model, the same for the same number.

@@ -1,10 +1,12 @@
 //! The tables `attempt` and `failure_audit`: written outside the transaction that may be undone.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use semel_core::clock::UnixMs;
 use semel_store::postgres::{Transaction, Work};
 use semel_store::{StoreError, statements};
+use tokio_postgres::types::ToSql;
 
 use super::{Parameters, PostgresStore, Said, Together, together};
 use crate::decide::Outcome;
@@ -14,25 +16,36 @@ use crate::store::{Attempt, Entry, corrupt};
 
 statements! {
     START = "
-        -- Differs from sqlite: of many attempts, which are told apart by their keys.
+        -- Differs from sqlite: of many attempts, which are told apart by their keys. It is seen by
+        -- everybody at once and need not wait for the disk: nothing is said because of it, and what
+        -- follows it is not on the disk before it.
+        WITH unhurried AS MATERIALIZED (
+            SELECT set_config('synchronous_commit', 'off', true) AS setting)
         INSERT INTO registrar.attempt (event, logical_request_key, attempt_id, at)
         SELECT 'started', new.key, new.attempt_id, new.at
           FROM unnest($1::bytea[], $2::text[], $3::bigint[]) AS new (key, attempt_id, at)
+         WHERE (SELECT unhurried.setting FROM unhurried) = 'off'
      RETURNING logical_request_key, entry";
 
-    CLOSE = "
+    END = "
+        -- Differs from sqlite: of many attempts, and both tables by one statement.
+        WITH ended AS (
+            SELECT asked.key, asked.attempt_id, asked.closes, asked.outcome, asked.at,
+                   asked.domain, asked.nonce, asked.refused
+              FROM unnest($1::bytea[], $2::text[], $3::bigint[], $4::text[], $5::bigint[],
+                          $6::text[], $7::bytea[], $8::boolean[])
+                   AS asked (key, attempt_id, closes, outcome, at, domain, nonce, refused)),
+             audited AS (
+            INSERT INTO registrar.failure_audit (domain, logical_request_key, authorization_nonce,
+                                                 attempt_id, outcome, at)
+            SELECT ended.domain, ended.key, ended.nonce, ended.attempt_id, ended.outcome, ended.at
+              FROM ended
+             WHERE ended.refused)
         INSERT INTO registrar.attempt (event, logical_request_key, attempt_id, closes, outcome, at)
-        VALUES ('closed', $1, $2, $3, $4, $5)
+        SELECT CASE WHEN ended.closes IS NULL THEN 'answered' ELSE 'closed' END, ended.key,
+               ended.attempt_id, ended.closes, ended.outcome, ended.at
+          FROM ended
             ON CONFLICT (closes) DO NOTHING";
-
-    ANSWER = "
-        INSERT INTO registrar.attempt (event, logical_request_key, attempt_id, outcome, at)
-        VALUES ('answered', $1, $2, $3, $4)";
-
-    FAILURE = "
-        INSERT INTO registrar.failure_audit (domain, logical_request_key, authorization_nonce,
-                                             attempt_id, outcome, at)
-        VALUES ($1, $2, $3, $4, $5, $6)";
 
     RESOLVE = "
         INSERT INTO registrar.attempt (event, logical_request_key, attempt_id, closes, outcome, at)
@@ -52,7 +65,7 @@ impl PostgresStore {
         &self,
         attempt: &Attempt,
     ) -> Result<Entry, StoreError> {
-        self.lanes.starts.write(self, Starting(attempt.clone())).await
+        self.lanes.starts.write(self, Starting(Arc::new(attempt.clone()))).await
     }
 
     pub(in crate::store) async fn attempt_end(
@@ -61,31 +74,13 @@ impl PostgresStore {
         entry: Option<Entry>,
         outcome: Outcome,
     ) -> Result<(), StoreError> {
-        let (valid, word) = (&attempt.valid, outcome.as_str());
-        let (key, nonce) = (valid.logical_request_key.0.0, attempt.grant.nonce.0.0);
-        let (key, nonce, id) = (key.as_slice(), nonce.as_slice(), &attempt.attempt_id);
-        let closes = entry.map_or(0, |entry| entry.0);
-        let close: Parameters<'_> = &[&key, id, &closes, &word, &attempt.now.0];
-        let answer: Parameters<'_> = &[&key, id, &word, &attempt.now.0];
-        let domain = &valid.envelope.domain;
-        let failure: Parameters<'_> = &[domain, &key, &nonce, id, &word, &attempt.now.0];
-        let mut asked = match entry {
-            Some(_) => vec![(CLOSE, close)],
-            None => vec![(ANSWER, answer)],
-        };
-        if outcome.code().is_some() {
-            asked.push((FAILURE, failure));
-        }
-        let run = async || {
-            let (tx, _) = self.postgres.begin_with(&[]).await?;
-            tx.commit_with(&asked).await.map(drop)
-        };
-        self.postgres.retry(run).await
+        let attempt = Arc::new(attempt.clone());
+        self.lanes.ends.write(self, Ending { attempt, entry, outcome }).await
     }
 }
 
 /// An attempt that begins.
-pub(super) struct Starting(Attempt);
+pub(super) struct Starting(pub(super) Arc<Attempt>);
 
 impl Together for Starting {
     type Answer = Entry;
@@ -119,6 +114,75 @@ impl Work<Starting, Entry> for PostgresStore {
 
     async fn run(&self, batch: Vec<Starting>) -> Vec<Result<Entry, StoreError>> {
         together(self, &batch).await
+    }
+}
+
+/// An attempt that ends without having consumed anything.
+pub(super) struct Ending {
+    attempt: Arc<Attempt>,
+    entry: Option<Entry>,
+    outcome: Outcome,
+}
+
+impl Together for Ending {
+    type Answer = ();
+
+    /// One statement, which is its own transaction.
+    async fn at_once(store: &PostgresStore, batch: &[Self]) -> Result<Said<()>, StoreError> {
+        let mut ended = Ended::default();
+        batch.iter().for_each(|ending| ended.add(ending));
+        store.postgres.write(END, &ended.parameters()).await?;
+        Ok(batch.iter().map(|_| Ok(())).collect())
+    }
+}
+
+impl Work<Ending, ()> for PostgresStore {
+    /// No end depends on another one.
+    fn fits(_: &[Ending], _: &Ending) -> bool {
+        true
+    }
+
+    async fn run(&self, batch: Vec<Ending>) -> Vec<Result<(), StoreError>> {
+        together(self, &batch).await
+    }
+}
+
+/// The parameters of `END`, kept alive.
+#[derive(Default)]
+struct Ended<'a> {
+    keys: Vec<&'a [u8]>,
+    attempt_ids: Vec<&'a str>,
+    closes: Vec<Option<i64>>,
+    outcomes: Vec<&'static str>,
+    times: Vec<i64>,
+    domains: Vec<&'a str>,
+    nonces: Vec<&'a [u8]>,
+    refused: Vec<bool>,
+}
+
+impl<'a> Ended<'a> {
+    fn add(&mut self, Ending { attempt, entry, outcome }: &'a Ending) {
+        self.keys.push(&attempt.valid.logical_request_key.0.0);
+        self.attempt_ids.push(&attempt.attempt_id);
+        self.closes.push(entry.map(|entry| entry.0));
+        self.outcomes.push(outcome.as_str());
+        self.times.push(attempt.now.0);
+        self.domains.push(&attempt.valid.envelope.domain);
+        self.nonces.push(&attempt.grant.nonce.0.0);
+        self.refused.push(outcome.code().is_some());
+    }
+
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 8] {
+        [
+            &self.keys,
+            &self.attempt_ids,
+            &self.closes,
+            &self.outcomes,
+            &self.times,
+            &self.domains,
+            &self.nonces,
+            &self.refused,
+        ]
     }
 }
 

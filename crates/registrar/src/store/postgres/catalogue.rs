@@ -1,14 +1,16 @@
 //! What PostgreSQL says of the registrar's tables, and of who else may write them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use semel_store::{StoreError, statements};
 
-use super::PostgresStore;
-use crate::fitness::{Catalogue, Change, Nullable, TABLES};
+use super::{MIGRATIONS, PostgresStore};
+use crate::fitness::{Catalogue, Change, Nullable, SWEPT, TABLES};
 
-/// The body of the function that every trigger calls.
-const REFUSES: &str = " BEGIN RAISE EXCEPTION 'the registrar''s rows are never changed'; END ";
+/// The function that every trigger calls, but those that let a ledger be swept.
+const REFUSE_CHANGE: &str = "registrar.refuse_change";
+/// The functions of those, by ledger.
+const REFUSE_UNSWEPT: &str = "registrar.refuse_unswept_";
 
 // Of a trigger's type.
 const EACH_ROW: i32 = 1;
@@ -29,6 +31,7 @@ const CHECKS: &[(&str, &str)] = &[
     ("attempt", "CHECK (((event = 'closed'::text) = (closes IS NOT NULL)))"),
     ("attempt", "CHECK (((event = 'started'::text) = (outcome IS NULL)))"),
     ("verification", "CHECK ((verdict = ANY (ARRAY['passed'::text, 'failed'::text])))"),
+    ("sweep", "CHECK ((before <= (at - 86400000)))"),
 ];
 
 statements! {
@@ -60,20 +63,19 @@ statements! {
          GROUP BY class.relname, index.indexrelid";
 
     TRIGGERS = "
-        SELECT class.relname::text, bit_or(trigger.tgtype::integer) FILTER (
-                   WHERE trigger.tgtype::integer & 1 = 1),
-               bit_or(trigger.tgtype::integer) FILTER (WHERE trigger.tgtype::integer & 1 = 0)
+        SELECT class.relname::text, trigger.tgtype::integer, proc.prosrc
           FROM pg_catalog.pg_trigger AS trigger
           JOIN pg_catalog.pg_class AS class ON class.oid = trigger.tgrelid
           JOIN pg_catalog.pg_proc AS proc ON proc.oid = trigger.tgfoid
+          JOIN pg_catalog.pg_language AS language ON language.oid = proc.prolang
          WHERE class.relnamespace = to_regnamespace('registrar')
            AND NOT trigger.tgisinternal
            AND trigger.tgenabled IN ('O', 'A')
            AND trigger.tgqual IS NULL
            AND trigger.tgattr::text = ''
            AND trigger.tgtype::integer & 2 = 2
-           AND proc.prosrc = $1
-         GROUP BY class.relname";
+           AND language.lanname = 'plpgsql'
+           AND proc.proconfig IS NULL";
 
     CHECKED = "
         SELECT class.relname::text, pg_get_constraintdef(constrained.oid)
@@ -121,17 +123,19 @@ impl PostgresStore {
             let (table, columns): (String, Vec<String>) = (row.try_get(0)?, row.try_get(1)?);
             catalogue.uniques.entry(table).or_default().insert(columns.into_iter().collect());
         }
-        for row in tx.query(TRIGGERS, &[&REFUSES]).await? {
-            let (table, of_rows, of_statements): (String, Option<i32>, Option<i32>) =
+        let mut triggers: BTreeMap<String, Refusing> = BTreeMap::new();
+        for row in tx.query(TRIGGERS, &[]).await? {
+            let (table, kind, body): (String, i32, String) =
                 (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-            let (of_rows, of_statements) =
-                (of_rows.unwrap_or_default(), of_statements.unwrap_or_default());
-            let has = |found: i32, needed: i32| found & needed == needed;
-            if has(of_rows, EACH_ROW | BEFORE | UPDATE) {
+            triggers.entry(table.clone()).or_default().add(&table, kind, &body);
+        }
+        for (table, refusing) in triggers {
+            if refusing.of_rows & UPDATE == UPDATE {
                 catalogue.refusals.insert((table.clone(), Change::Update));
             }
             // Truncating is deleting.
-            if has(of_rows, EACH_ROW | BEFORE | DELETE) && has(of_statements, BEFORE | TRUNCATE) {
+            if refusing.of_rows & DELETE == DELETE && refusing.of_statements & TRUNCATE == TRUNCATE
+            {
                 catalogue.refusals.insert((table, Change::Delete));
             }
         }
@@ -147,4 +151,40 @@ impl PostgresStore {
         catalogue.uniques.retain(|table, _| ours.contains(table.as_str()));
         Ok(catalogue)
     }
+}
+
+/// What the triggers of a table refuse, as the bits of their types.
+#[derive(Default)]
+struct Refusing {
+    of_rows: i32,
+    of_statements: i32,
+}
+
+impl Refusing {
+    /// One that says word for word what the migration says. What lets a ledger be swept counts
+    /// against deleting from that ledger, and nowhere else.
+    fn add(&mut self, table: &str, kind: i32, body: &str) {
+        let refuses = if Some(body) == body_of(REFUSE_CHANGE) {
+            kind
+        } else if SWEPT.contains(&table)
+            && Some(body) == body_of(&format!("{REFUSE_UNSWEPT}{table}"))
+        {
+            kind & (EACH_ROW | BEFORE | DELETE)
+        } else {
+            return;
+        };
+        match refuses & EACH_ROW {
+            EACH_ROW => self.of_rows |= refuses,
+            _ => self.of_statements |= refuses,
+        }
+    }
+}
+
+/// The body of a function, as the migration makes it.
+fn body_of(function: &str) -> Option<&'static str> {
+    let made = format!("CREATE FUNCTION {function}()");
+    MIGRATIONS.migrations.iter().find_map(|migration| {
+        let (_, rest) = migration.sql.split_once(&made)?;
+        rest.split("$$").nth(1)
+    })
 }

@@ -19,6 +19,8 @@
 //! A batch whose COMMIT got no answer leaves each of those who wrote in doubt, each by its own key.
 //! What was refused in it rests on what was there before, and is said.
 
+use std::sync::Arc;
+
 use semel_core::clock::UnixMs;
 use semel_store::postgres::{Transaction, Work};
 use semel_store::{StoreError, statements};
@@ -85,10 +87,12 @@ statements! {
                          WHERE closing.closes = started.entry
                          LIMIT 1) IS NULL
                  LIMIT 1) IS NOT NULL,
-               (SELECT 1
-                  FROM registrar.attempt AS closing
-                 WHERE closing.closes = asked.entry
-                 LIMIT 1) IS NOT NULL,
+               (SELECT (SELECT 1
+                          FROM registrar.attempt AS closing
+                         WHERE closing.closes = mine.entry
+                         LIMIT 1) IS NULL
+                  FROM registrar.attempt AS mine
+                 WHERE mine.entry = asked.entry),
                (SELECT verification.verdict
                   FROM registrar.verification
                  WHERE verification.logical_request_key = asked.compensates)
@@ -140,17 +144,17 @@ statements! {
 }
 
 /// An attempt that looks.
-pub(super) struct Looking(Attempt);
+pub(super) struct Looking(pub(super) Arc<Attempt>);
 
 /// An attempt that is written down, and wants to consume.
 pub(super) struct Consuming {
-    attempt: Attempt,
-    entry: Entry,
+    pub(super) attempt: Arc<Attempt>,
+    pub(super) entry: Entry,
 }
 
 impl PostgresStore {
     pub(in crate::store) async fn look(&self, attempt: &Attempt) -> Result<Done, StoreError> {
-        self.lanes.looks.write(self, Looking(attempt.clone())).await
+        self.lanes.looks.write(self, Looking(Arc::new(attempt.clone()))).await
     }
 
     pub(in crate::store) async fn consume(
@@ -158,7 +162,8 @@ impl PostgresStore {
         attempt: &Attempt,
         entry: Entry,
     ) -> Result<Done, StoreError> {
-        self.lanes.consumes.write(self, Consuming { attempt: attempt.clone(), entry }).await
+        let attempt = Arc::new(attempt.clone());
+        self.lanes.consumes.write(self, Consuming { attempt, entry }).await
     }
 
     async fn consume_once(&self, batch: &[Consuming]) -> Result<Said<Done>, StoreError> {
@@ -171,7 +176,7 @@ impl PostgresStore {
         let begin = [(LOCK, lock_by.as_slice()), (FACTS, facts_by.as_slice())];
         let (tx, mut rows) = self.postgres.begin_with(&begin).await?;
         let rows = rows.pop().unwrap_or_default();
-        let attempts = batch.iter().map(|consuming| &consuming.attempt);
+        let attempts = batch.iter().map(|consuming| (&*consuming.attempt, consuming.entry));
         let mut said = decided(&rows, attempts, Some(Arrival::Free))?;
         let mut consumed = Consumed::default();
         for (done, Consuming { attempt, entry }) in said.iter_mut().zip(batch) {
@@ -232,7 +237,7 @@ impl Together for Looking {
         let mut asked = FactsAsked::default();
         batch.iter().for_each(|Looking(attempt)| asked.add(attempt, Entry::LAST));
         let rows = store.postgres.read(FACTS, &asked.parameters()).await?;
-        decided(&rows, batch.iter().map(|Looking(attempt)| attempt), None)
+        decided(&rows, batch.iter().map(|Looking(attempt)| (&**attempt, Entry::LAST)), None)
     }
 }
 
@@ -285,14 +290,15 @@ fn registered(said: &mut Result<Done, StoreError>) -> Option<&mut Done> {
 /// Decides each by its own row. One whose rows make no sense spoils it for nobody else.
 fn decided<'a>(
     rows: &[Row],
-    attempts: impl ExactSizeIterator<Item = &'a Attempt>,
+    attempts: impl ExactSizeIterator<Item = (&'a Attempt, Entry)>,
     arrival: Option<Arrival>,
 ) -> Result<Said<Done>, StoreError> {
     if rows.len() != attempts.len() {
         return Err(overlooked());
     }
     let both = rows.iter().zip(attempts);
-    Ok(both.map(|(row, attempt)| found(row)?.decide(attempt, arrival)).collect())
+    let each = both.map(|(row, (attempt, entry))| found(row)?.decide(attempt, entry, arrival));
+    Ok(each.collect())
 }
 
 fn overlooked() -> StoreError {
@@ -308,7 +314,7 @@ pub async fn consume_in_tx(tx: &Transaction, attempt: &Attempt) -> Result<Done, 
     asked.add(attempt, Entry::NONE);
     tx.query(LOCK, &locks.parameters()).await?;
     let rows = tx.query(FACTS, &asked.parameters()).await?;
-    let done = found(rows.first().ok_or_else(overlooked)?)?.decide(attempt, None)?;
+    let done = found(rows.first().ok_or_else(overlooked)?)?.decide(attempt, Entry::NONE, None)?;
     if done.outcome != Outcome::Registered {
         return Ok(done);
     }
@@ -452,7 +458,7 @@ fn found(row: &Row) -> Result<Found, StoreError> {
         verdict: row.try_get(5)?,
         result: row.try_get(6)?,
         earlier_open: row.try_get(7)?,
-        mine_closed: row.try_get(8)?,
+        mine_open: row.try_get(8)?,
         compensated: row.try_get(9)?,
     })
 }

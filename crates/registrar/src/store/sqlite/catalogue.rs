@@ -155,7 +155,7 @@ mod tests {
         let sql =
             SQL.replace(",\n    PRIMARY KEY (domain, pubkey)\n) STRICT, WITHOUT ROWID", ") STRICT");
         assert_eq!(proved(&sql).expect_err(&sql).code, Code::ReplaySurfaceNotFit);
-        assert_eq!(refused + 1, 12, "every unique key");
+        assert_eq!(refused + 1, 13, "every unique key");
         for sql in without(" NOT NULL").iter().filter(|sql| !sql.contains("IS)")) {
             assert_eq!(proved(sql).expect_err(sql).code, Code::ReplayDomainFailClosed);
             refused += 1;
@@ -186,7 +186,27 @@ mod tests {
                 dropped += 1;
             }
         }
-        assert_eq!(dropped, 18);
+        assert_eq!(dropped, 20);
+    }
+
+    #[test]
+    fn a_sweep_that_may_forget_more_is_refused() {
+        let mut weakened = 0;
+        for (word, weaker) in [
+            ("WHEN ", "WHEN 1 = 0 AND "),
+            ("LIMIT 1), OLD.at)", "LIMIT 1), OLD.at + 1)"),
+            ("ORDER BY sweep.entry DESC", "ORDER BY sweep.entry"),
+            ("OR (OLD.event = 'started'", "OR (OLD.event = 'begun'"),
+            ("OR (OLD.event = 'closed'", "OR (OLD.event = 'ended'"),
+            ("max(OLD.issued_at", "min(OLD.issued_at"),
+        ] {
+            for (at, _) in SQL.match_indices(word) {
+                let sql = [&SQL[..at], weaker, &SQL[at + word.len()..]].concat();
+                assert_eq!(proved(&sql).expect_err(&sql).code, Code::ReplayDomainFailClosed);
+                weakened += 1;
+            }
+        }
+        assert_eq!(weakened, 3 + 2 + 3 + 1 + 1 + 1);
     }
 
     #[test]

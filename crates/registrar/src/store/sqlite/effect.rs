@@ -28,7 +28,11 @@ statements! {
                           AND NOT EXISTS (SELECT 1
                                             FROM attempt AS closing
                                            WHERE closing.closes = started.entry)),
-               EXISTS (SELECT 1 FROM attempt WHERE closes = :entry),
+               (SELECT NOT EXISTS (SELECT 1
+                                     FROM attempt AS closing
+                                    WHERE closing.closes = mine.entry)
+                  FROM attempt AS mine
+                 WHERE mine.entry = :entry),
                (SELECT verdict FROM verification WHERE logical_request_key = :compensates)";
 
     EFFECT_KEY = "
@@ -57,9 +61,9 @@ statements! {
 impl SqliteStore {
     pub(in crate::store) async fn look(&self, attempt: &Attempt) -> Result<Done, StoreError> {
         let attempt = attempt.clone();
-        let read = self
-            .sqlite
-            .read(move |tx| facts_in_tx(tx, &attempt, Entry::LAST)?.decide(&attempt, None));
+        let read = self.sqlite.read(move |tx| {
+            facts_in_tx(tx, &attempt, Entry::LAST)?.decide(&attempt, Entry::LAST, None)
+        });
         read.await
     }
 
@@ -114,7 +118,7 @@ fn claim_in_tx(
     entry: Entry,
     arrival: Option<Arrival>,
 ) -> Result<Done, StoreError> {
-    let done = facts_in_tx(tx, attempt, entry)?.decide(attempt, arrival)?;
+    let done = facts_in_tx(tx, attempt, entry)?.decide(attempt, entry, arrival)?;
     if done.outcome != Outcome::Registered {
         return Ok(done);
     }
@@ -154,7 +158,7 @@ fn facts_in_tx(tx: &Connection, attempt: &Attempt, entry: Entry) -> Result<Found
             verdict: row.get(5)?,
             result: row.get(6)?,
             earlier_open: row.get(7)?,
-            mine_closed: row.get(8)?,
+            mine_open: row.get(8)?,
             compensated: row.get(9)?,
         })
     })?;
