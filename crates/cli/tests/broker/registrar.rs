@@ -199,6 +199,32 @@ async fn an_unfit_store_is_refused() {
 }
 
 #[test]
+fn an_unfit_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broker.db");
+    let store = format!("sqlite:{}", path.display());
+    succeeds(&["broker", "migrate", "--store", &store]);
+    let serve = ["broker", "serve", "--listen", "127.0.0.1:0", "--store", &store];
+    for (broken, code) in [
+        ("DROP TRIGGER attempt_no_delete", "replay_domain_fail_closed"),
+        (
+            "DROP TABLE effect_key; CREATE TABLE effect_key (id INTEGER PRIMARY KEY,
+                idempotency_key TEXT NOT NULL, attempt_no INTEGER NOT NULL,
+                UNIQUE (idempotency_key, attempt_no)) STRICT",
+            "replay_surface_not_fit",
+        ),
+    ] {
+        rusqlite::Connection::open(&path).unwrap().execute_batch(broken).unwrap();
+        let refused = semel(&serve);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(78), "{broken}: {text}");
+        assert!(text.contains(code), "{text}");
+    }
+    let never = [&serve[..], &["--registrar-retention-days", "0"]].concat();
+    assert_eq!(semel(&never).status.code(), Some(2), "a ledger keeps a day at the least");
+}
+
+#[test]
 fn a_restored_store_holds_everything() {
     let mut set = Set::start(None);
     set.operate(&["registrar", "gate", "open", "deploys"]);
