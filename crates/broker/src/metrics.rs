@@ -62,7 +62,7 @@ impl AcceptResult {
             Answer::Decided(Verdict::Reused(_)) => Self::Reused,
             Answer::Decided(Verdict::Refused(_)) | Answer::Refused(_) => Self::Refused,
             Answer::RateLimited { .. } => Self::RateLimited,
-            Answer::Later => Self::Later,
+            Answer::Later | Answer::Stuck => Self::Later,
             Answer::Decided(Verdict::Stale) | Answer::Close => Self::Closed,
         }
     }

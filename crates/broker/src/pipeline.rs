@@ -13,7 +13,10 @@
 //! | B2, B3 | the store's transaction | the table of `docs/design/broker.md` |
 //!
 //! `5xx` is said only of what was undone. What nobody can know is not answered: the connections
-//! that wait for it are closed.
+//! that wait for it are closed. What comes behind a send that was put off is put off as well
+//! (`order.rs`).
+
+mod order;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,16 +25,17 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::code::Code;
-use semel_core::id::{ClientMessageId, MeshId};
+use semel_core::id::MeshId;
 use semel_store::{Fate, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::accept::{AcceptBatch, AcceptItem, Claim, Session, Verdict};
+use self::order::{PutOff, ToldToWait};
+use crate::accept::{AcceptBatch, AcceptItem, Claim, Verdict};
 use crate::hints::Hints;
 use crate::hub::Hub;
 use crate::life::StoreLife;
 use crate::limiter::{self, LimitRequest, Limiter, LimiterCounts};
-use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX, RETRY_AFTER_MIN, TOLD_TO_WAIT_MAX};
+use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX};
 use crate::metrics::{LaneMetrics, Metrics};
 use crate::store::{BatchDone, Mesh, Store};
 
@@ -47,8 +51,10 @@ pub enum Answer {
         /// When to come back.
         retry_after: Duration,
     },
-    /// `503`: it was undone, the same id may be sent again.
+    /// `503`: the store was away, it was undone, the same id may be sent again.
     Later,
+    /// `503` for a send that the store refuses by itself: nobody else waits for it.
+    Stuck,
     /// No answer can be given: close the connection.
     Close,
 }
@@ -70,8 +76,9 @@ impl Waiting {
     }
 }
 
-/// A send that passed B1, and what it cost.
-type Passed = (Waiting, limiter::Verdict);
+/// A send that passed B1, and what it cost; nothing of one that could not be looked up, which has
+/// its place in the order all the same.
+type Passed = (Waiting, Option<limiter::Verdict>);
 
 /// The lanes of all meshes.
 pub struct Pipeline {
@@ -172,14 +179,21 @@ impl Shared {
         while waiting.recv_many(&mut batch, BATCH_MAX).await > 0 {
             let now = self.clock.wall();
             let batch = std::mem::take(&mut batch);
-            let Some(unknown) = self.answer_known(lane, batch, now).await else { continue };
+            let unknown = match self.answer_known(lane, batch, now).await {
+                Ok(unknown) => unknown,
+                Err(undecided) => {
+                    for waiting in undecided {
+                        drop(passed.send((waiting, None)).await);
+                    }
+                    continue;
+                }
+            };
             let checked = unknown.into_iter().map(|waiting| self.check(waiting, now));
             for (waiting, checked) in join_all(checked).await {
                 let monotonic = self.clock.monotonic();
-                let (session, id) = (waiting.item.session, &waiting.item.client_message_id);
-                match told_to_wait.in_order(&session, id, checked, monotonic) {
+                match told_to_wait.in_order(&waiting.item, checked, monotonic) {
                     // Without the second station nobody is answered, which closes connections.
-                    Ok(cost) => drop(passed.send((waiting, cost)).await),
+                    Ok(cost) => drop(passed.send((waiting, Some(cost))).await),
                     Err(answer) => waiting.answer(lane, answer),
                 }
             }
@@ -189,38 +203,63 @@ impl Shared {
     /// The second station.
     async fn run_batches(&self, lane: &LaneMetrics, mut passed: mpsc::Receiver<Passed>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
+        let mut put_off = PutOff::default();
         while passed.recv_many(&mut batch, BATCH_MAX).await > 0 {
-            let now = self.clock.wall();
-            let Some((first, _)) = batch.first() else { continue };
-            let mesh_id = first.mesh.mesh_id;
-            // Connections may know different policies of the mesh: the longest promise counts.
-            let expiries = batch.iter().map(|(waiting, _)| waiting.mesh.dedupe.expires_at(now));
-            let expires_at = expiries.reduce(later).flatten();
-            let sends =
-                batch.drain(..).map(|(waiting, cost)| (waiting.item, (waiting.reply, cost)));
-            let (items, replies): (Vec<_>, Vec<_>) = sends.unzip();
-            let batch = Arc::new(AcceptBatch { mesh_id, now, expires_at, items });
-            let answers = self.accept(&batch).await;
-            for ((item, (reply, cost)), answer) in batch.items.iter().zip(replies).zip(answers) {
-                lane.answered(item, &answer);
-                let refused = matches!(answer, Answer::Decided(Verdict::Refused(_)));
-                if refused && cost == limiter::Verdict::Counted {
-                    self.metrics.spent_then_refused.inc();
+            let monotonic = self.clock.monotonic();
+            let mut running = Vec::with_capacity(batch.len());
+            for (waiting, cost) in batch.drain(..) {
+                match (put_off.behind(&waiting.item, monotonic), cost) {
+                    (None, Some(cost)) => running.push((waiting, cost)),
+                    (answer, _) => {
+                        let answer = answer.unwrap_or(Answer::Later);
+                        put_off.answered(&waiting.item, &answer, monotonic);
+                        waiting.answer(lane, answer);
+                    }
                 }
-                // A daemon that went away will ask again.
-                let _ = reply.send(answer);
             }
+            self.run_batch(lane, running, &mut put_off).await;
         }
     }
 
-    /// B0. Gives back those that are not known, or nothing when the store could not be asked.
+    async fn run_batch(
+        &self,
+        lane: &LaneMetrics,
+        sends: Vec<(Waiting, limiter::Verdict)>,
+        put_off: &mut PutOff,
+    ) {
+        let now = self.clock.wall();
+        let Some((first, _)) = sends.first() else { return };
+        let mesh_id = first.mesh.mesh_id;
+        // Connections may know different policies of the mesh: the longest promise counts.
+        let expiries = sends.iter().map(|(waiting, _)| waiting.mesh.dedupe.expires_at(now));
+        let expires_at = expiries.reduce(later).flatten();
+        let sends = sends.into_iter().map(|(waiting, cost)| (waiting.item, (waiting.reply, cost)));
+        let (items, replies): (Vec<_>, Vec<_>) = sends.unzip();
+        let batch = Arc::new(AcceptBatch { mesh_id, now, expires_at, items });
+        let answers = self.accept(&batch).await;
+        let monotonic = self.clock.monotonic();
+        for ((item, (reply, cost)), answer) in batch.items.iter().zip(replies).zip(answers) {
+            lane.answered(item, &answer);
+            put_off.answered(item, &answer, monotonic);
+            let refused = matches!(answer, Answer::Decided(Verdict::Refused(_)));
+            if refused && cost == limiter::Verdict::Counted {
+                self.metrics.spent_then_refused.inc();
+            }
+            // A daemon that went away will ask again.
+            let _ = reply.send(answer);
+        }
+    }
+
+    /// B0. Gives back those that are not known, or all of them when the store could not be asked.
     async fn answer_known(
         &self,
         lane: &LaneMetrics,
         batch: Vec<Waiting>,
         now: UnixMs,
-    ) -> Option<Vec<Waiting>> {
-        let mesh_id = batch.first()?.mesh.mesh_id;
+    ) -> Result<Vec<Waiting>, Vec<Waiting>> {
+        let Some(mesh_id) = batch.first().map(|waiting| waiting.mesh.mesh_id) else {
+            return Ok(batch);
+        };
         let key = |waiting: &Waiting| {
             (waiting.item.session.member_id, waiting.item.client_message_id.clone())
         };
@@ -230,12 +269,11 @@ impl Shared {
             Ok(_) => {
                 // What another life of the store knows says nothing about this one's sends.
                 batch.into_iter().for_each(|waiting| waiting.answer(lane, Answer::Close));
-                return None;
+                return Ok(Vec::new());
             }
             Err(error) => {
                 tracing::warn!(error = error.chain(), "ids could not be looked up");
-                batch.into_iter().for_each(|waiting| waiting.answer(lane, Answer::Later));
-                return None;
+                return Err(batch);
             }
         };
         let mut unknown = Vec::new();
@@ -254,7 +292,7 @@ impl Shared {
             self.metrics.hits_looked_up.inc();
             waiting.answer(lane, answer);
         }
-        Some(unknown)
+        Ok(unknown)
     }
 
     /// B1. Age comes before every refusal: what is too old to judge is never refused.
@@ -305,6 +343,11 @@ impl Shared {
             Err(StoreError::Sqlite(_) | StoreError::Postgres(_)) if batch.items.len() > 1 => {
                 let mut answers = Vec::with_capacity(batch.items.len());
                 for item in &batch.items {
+                    // The store went away meanwhile: what comes behind must not overtake.
+                    if let Some(last @ (Answer::Later | Answer::Close)) = answers.last() {
+                        answers.push(last.clone());
+                        continue;
+                    }
                     let alone = AcceptBatch { items: vec![item.clone()], ..(**batch).clone() };
                     answers.extend(Box::pin(self.accept(&Arc::new(alone))).await);
                 }
@@ -312,9 +355,12 @@ impl Shared {
             }
             Err(error) => {
                 tracing::error!(error = error.chain(), "a batch was not accepted");
-                let answer = match error.fate() {
-                    Fate::Undone => Answer::Later,
-                    Fate::Uncertain => Answer::Close,
+                let answer = match (error.fate(), &error) {
+                    (Fate::Uncertain, _) => Answer::Close,
+                    (Fate::Undone, StoreError::Sqlite(_) | StoreError::Postgres(_)) => {
+                        Answer::Stuck
+                    }
+                    (Fate::Undone, _) => Answer::Later,
                 };
                 vec![answer; batch.items.len()]
             }
@@ -338,90 +384,9 @@ fn later(one: Option<UnixMs>, other: Option<UnixMs>) -> Option<UnixMs> {
     one.zip(other).map(|(one, other)| one.max(other))
 }
 
-/// Which sessions were told to wait, and from which send on. What a daemon had under way when it
-/// was told still arrives, perhaps when there is room again: it is told the same, or it would
-/// overtake what was denied before it. The daemon sends the denied one again first, and by that it
-/// is known that everything older has arrived.
-#[derive(Default)]
-struct ToldToWait(HashMap<Session, Told>);
-
-struct Told {
-    /// The first send that was denied.
-    first: ClientMessageId,
-    until: Duration,
-}
-
-impl ToldToWait {
-    fn in_order(
-        &mut self,
-        session: &Session,
-        id: &ClientMessageId,
-        checked: Result<limiter::Verdict, Answer>,
-        now: Duration,
-    ) -> Result<limiter::Verdict, Answer> {
-        if self.0.is_empty() && checked.is_ok() {
-            return checked;
-        }
-        // A daemon may have given the first one up: then nobody waits for it for ever.
-        self.0.retain(|_, told| now < told.until + TOLD_TO_WAIT_MAX);
-        let told = self.0.get_mut(session);
-        match (checked, told) {
-            (Err(Answer::RateLimited { retry_after }), told) => {
-                let retry_after = retry_after.max(RETRY_AFTER_MIN);
-                let until = now + retry_after;
-                match told {
-                    Some(told) if told.first == *id => told.until = until,
-                    Some(_) => {}
-                    None => drop(self.0.insert(*session, Told { first: id.clone(), until })),
-                }
-                Err(Answer::RateLimited { retry_after })
-            }
-            (Ok(cost), Some(told)) if told.first == *id => {
-                self.0.remove(session);
-                Ok(cost)
-            }
-            (Ok(_), Some(told)) => {
-                let retry_after = told.until.saturating_sub(now).max(RETRY_AFTER_MIN);
-                Err(Answer::RateLimited { retry_after })
-            }
-            (checked, _) => checked,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use semel_core::id::UuidId;
-    use uuid::Uuid;
-
-    #[test]
-    fn nothing_overtakes_what_was_denied() {
-        let session = |epoch| {
-            let (member_id, instance_id) = (UuidId::new(Uuid::nil()), UuidId::new(Uuid::nil()));
-            Session { member_id, instance_id, epoch }
-        };
-        let ms = Duration::from_millis;
-        let counted = || Ok(limiter::Verdict::Counted);
-        let denied = |retry_after| Err(Answer::RateLimited { retry_after });
-        let mut told = ToldToWait::default();
-        let mut asks = |epoch, id: &str, checked, now| {
-            let id = ClientMessageId::parse(id).unwrap_or_else(|refusal| panic!("{refusal}"));
-            told.in_order(&session(epoch), &id, checked, ms(now))
-        };
-        assert_eq!(asks(1, "a", counted(), 0), counted());
-        assert_eq!(asks(1, "b", denied(ms(400)), 0), denied(ms(400)));
-        assert_eq!(asks(1, "c", counted(), 100), denied(ms(300)), "it was under way");
-        assert_eq!(asks(2, "d", counted(), 100), counted(), "another session");
-        assert_eq!(asks(1, "e", counted(), 900), denied(RETRY_AFTER_MIN), "however late");
-        assert_eq!(asks(1, "b", counted(), 900), counted(), "the first comes again");
-        assert_eq!(asks(1, "c", counted(), 900), counted());
-        // Denied once more, and then given up by its daemon: others go on after a while.
-        assert_eq!(asks(1, "f", denied(ms(1)), 1000), denied(RETRY_AFTER_MIN));
-        assert_eq!(asks(1, "g", counted(), 2000), denied(RETRY_AFTER_MIN));
-        let later = 1100 + u64::try_from(TOLD_TO_WAIT_MAX.as_millis()).unwrap_or(0);
-        assert_eq!(asks(1, "g", counted(), later), counted());
-    }
 
     #[test]
     fn never_is_the_latest_expiry() {

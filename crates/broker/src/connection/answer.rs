@@ -89,7 +89,7 @@ pub(super) fn result(id: ClientMessageId, answer: Answer) -> Result<SendResult, 
             result.retry_after_ms = Some(ms.clamp(1, semel_wire::limits::RETRY_AFTER_MS_MAX));
             Ok(result)
         }
-        Answer::Later => Ok(refusal_result(id, Code::StoreUnavailable)),
+        Answer::Later | Answer::Stuck => Ok(refusal_result(id, Code::StoreUnavailable)),
         Answer::Decided(Verdict::Stale) => Err(End::Stale),
         Answer::Close => Err(End::Abandon),
     }

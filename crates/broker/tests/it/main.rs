@@ -19,6 +19,7 @@ mod http;
 mod life;
 mod limiter;
 mod metrics;
+mod order;
 mod presence;
 mod queues;
 mod reconnects;

@@ -1,0 +1,202 @@
+//! What a daemon had under way behind a send that was put off still arrives, perhaps when there is
+//! room again or the store is back: it is put off as well, or it would overtake (mesh.md §2). The
+//! daemon sends what was put off again in its order, so that the first one's return says that
+//! everything behind it is still to come. Daemons keep an order for each priority, and so do we.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use semel_core::envelope::Priority;
+use semel_core::id::ClientMessageId;
+
+use super::Answer;
+use crate::accept::{AcceptItem, Session};
+use crate::limiter;
+use crate::limits::{RETRY_AFTER_MIN, TOLD_TO_WAIT_MAX};
+
+/// Sends that a daemon sends in an order.
+type Stream = (Session, Priority);
+
+fn stream(item: &AcceptItem) -> Stream {
+    (item.session, item.envelope.priority())
+}
+
+struct Told {
+    /// The first send that was put off.
+    first: ClientMessageId,
+    until: Duration,
+}
+
+impl Told {
+    /// A daemon may have given the first one up: then nobody waits for it for ever.
+    fn counts(&self, now: Duration) -> bool {
+        now < self.until + TOLD_TO_WAIT_MAX
+    }
+}
+
+/// Who was told to wait by the limiter, and from which send on.
+#[derive(Default)]
+pub(super) struct ToldToWait(HashMap<Stream, Told>);
+
+impl ToldToWait {
+    pub(super) fn in_order(
+        &mut self,
+        item: &AcceptItem,
+        checked: Result<limiter::Verdict, Answer>,
+        now: Duration,
+    ) -> Result<limiter::Verdict, Answer> {
+        if self.0.is_empty() && checked.is_ok() {
+            return checked;
+        }
+        self.0.retain(|_, told| told.counts(now));
+        let (stream, id) = (stream(item), &item.client_message_id);
+        let told = self.0.get_mut(&stream);
+        match (checked, told) {
+            (Err(Answer::RateLimited { retry_after }), told) => {
+                let retry_after = retry_after.max(RETRY_AFTER_MIN);
+                let until = now + retry_after;
+                match told {
+                    Some(told) if told.first == *id => told.until = until,
+                    Some(_) => {}
+                    None => drop(self.0.insert(stream, Told { first: id.clone(), until })),
+                }
+                Err(Answer::RateLimited { retry_after })
+            }
+            (Ok(cost), Some(told)) if told.first == *id => {
+                self.0.remove(&stream);
+                Ok(cost)
+            }
+            (Ok(_), Some(told)) => {
+                let retry_after = told.until.saturating_sub(now).max(RETRY_AFTER_MIN);
+                Err(Answer::RateLimited { retry_after })
+            }
+            (checked, _) => checked,
+        }
+    }
+}
+
+/// What was undone because the store was away, and which sessions had a send that nobody can judge:
+/// those are being closed, and what is left of them comes again in order.
+#[derive(Default)]
+pub(super) struct PutOff {
+    undone: HashMap<Stream, Told>,
+    /// Until when more of them may come.
+    closing: HashMap<Session, Duration>,
+}
+
+impl PutOff {
+    /// What a send is answered because of what was put off before it; nothing lets it through.
+    pub(super) fn behind(&mut self, item: &AcceptItem, now: Duration) -> Option<Answer> {
+        if self.undone.is_empty() && self.closing.is_empty() {
+            return None;
+        }
+        self.undone.retain(|_, told| told.counts(now));
+        self.closing.retain(|_, until| now < *until);
+        if self.closing.contains_key(&item.session) {
+            return Some(Answer::Close);
+        }
+        let stream = stream(item);
+        let told = self.undone.get(&stream)?;
+        if told.first == item.client_message_id {
+            self.undone.remove(&stream);
+            return None;
+        }
+        Some(Answer::Later)
+    }
+
+    /// In the order in which they came.
+    pub(super) fn answered(&mut self, item: &AcceptItem, answer: &Answer, now: Duration) {
+        match answer {
+            Answer::Later => {
+                let told = || Told { first: item.client_message_id.clone(), until: now };
+                self.undone.entry(stream(item)).or_insert_with(told);
+            }
+            Answer::Close => drop(self.closing.insert(item.session, now + TOLD_TO_WAIT_MAX)),
+            Answer::Decided(_) | Answer::Refused(_) | Answer::RateLimited { .. } => {}
+            // It waits on its own, so that it never blocks anybody.
+            Answer::Stuck => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::envelope::{Destination, DestinationKind, Envelope};
+    use semel_core::fingerprint::Fingerprint;
+    use semel_core::id::UuidId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn item(epoch: i64, id: &str, priority: Priority) -> AcceptItem {
+        let (member_id, instance_id) = (UuidId::new(Uuid::nil()), UuidId::new(Uuid::nil()));
+        let destination = Destination::new(DestinationKind::Topic, "builds").unwrap();
+        AcceptItem {
+            session: Session { member_id, instance_id, epoch },
+            client_message_id: ClientMessageId::parse(id).unwrap(),
+            fingerprint: Fingerprint([0; 32]),
+            envelope: Envelope::new(destination, "hi".into()).unwrap().with_priority(priority),
+            body_commitment: None,
+            mentions: Vec::new(),
+            broker_message_id: UuidId::new(Uuid::nil()),
+        }
+    }
+
+    fn next(epoch: i64, id: &str) -> AcceptItem {
+        item(epoch, id, Priority::Next)
+    }
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn nothing_overtakes_what_was_denied() {
+        let counted = || Ok(limiter::Verdict::Counted);
+        let denied = |retry_after| Err(Answer::RateLimited { retry_after });
+        let mut told = ToldToWait::default();
+        let mut asks = |item: AcceptItem, checked, now| told.in_order(&item, checked, ms(now));
+        assert_eq!(asks(next(1, "a"), counted(), 0), counted());
+        assert_eq!(asks(next(1, "b"), denied(ms(400)), 0), denied(ms(400)));
+        assert_eq!(asks(next(1, "c"), counted(), 100), denied(ms(300)), "it was under way");
+        assert_eq!(asks(next(2, "d"), counted(), 100), counted(), "another session");
+        assert_eq!(asks(item(1, "n", Priority::Now), counted(), 100), counted(), "and priority");
+        assert_eq!(asks(next(1, "e"), counted(), 900), denied(RETRY_AFTER_MIN), "however late");
+        assert_eq!(asks(next(1, "b"), counted(), 900), counted(), "the first comes again");
+        assert_eq!(asks(next(1, "c"), counted(), 900), counted());
+        // Denied once more, and then given up by its daemon: others go on after a while.
+        assert_eq!(asks(next(1, "f"), denied(ms(1)), 1000), denied(RETRY_AFTER_MIN));
+        assert_eq!(asks(next(1, "g"), counted(), 2000), denied(RETRY_AFTER_MIN));
+        let later = 1100 + u64::try_from(TOLD_TO_WAIT_MAX.as_millis()).unwrap();
+        assert_eq!(asks(next(1, "g"), counted(), later), counted());
+    }
+
+    #[test]
+    fn nothing_overtakes_what_was_undone() {
+        let mut put_off = PutOff::default();
+        assert_eq!(put_off.behind(&next(1, "a"), ms(0)), None);
+        put_off.answered(&next(1, "a"), &Answer::Stuck, ms(0));
+        assert_eq!(put_off.behind(&next(1, "b"), ms(0)), None, "it blocks nobody");
+        put_off.answered(&next(1, "b"), &Answer::Later, ms(0));
+        put_off.answered(&next(1, "c"), &Answer::Later, ms(0));
+        assert_eq!(put_off.behind(&next(1, "d"), ms(1)), Some(Answer::Later), "under way");
+        assert_eq!(put_off.behind(&next(1, "c"), ms(1)), Some(Answer::Later), "not the first");
+        assert_eq!(put_off.behind(&next(2, "x"), ms(1)), None, "another session");
+        assert_eq!(put_off.behind(&item(1, "n", Priority::Low), ms(1)), None, "and priority");
+        assert_eq!(put_off.behind(&next(1, "b"), ms(2)), None, "the first comes again");
+        assert_eq!(put_off.behind(&next(1, "c"), ms(2)), None);
+        put_off.answered(&next(1, "e"), &Answer::Later, ms(3));
+        assert_eq!(put_off.behind(&next(1, "f"), ms(3)), Some(Answer::Later));
+        assert_eq!(put_off.behind(&next(1, "f"), ms(3) + TOLD_TO_WAIT_MAX), None, "given up");
+    }
+
+    #[test]
+    fn nothing_of_a_session_that_is_being_closed_is_taken() {
+        let mut put_off = PutOff::default();
+        put_off.answered(&next(1, "a"), &Answer::Close, ms(0));
+        for late in [next(1, "a"), next(1, "b"), item(1, "n", Priority::Now)] {
+            assert_eq!(put_off.behind(&late, ms(5)), Some(Answer::Close));
+        }
+        assert_eq!(put_off.behind(&next(2, "a"), ms(5)), None, "it comes again");
+    }
+}

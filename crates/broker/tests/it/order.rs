@@ -1,0 +1,59 @@
+//! A store that goes away keeps nobody's messages in another order (mesh.md §2): what was under way
+//! behind a send that was undone is told the same, until that send comes again.
+
+use semel_core::envelope::{Destination, Envelope, Priority};
+use semel_core::fingerprint::Fingerprint;
+use semel_testkit::proxy::{Fault, Proxy};
+use semel_wire::frame::SendFrame;
+
+use crate::client::{Daemon, send_frame, serve};
+use crate::support;
+
+const TOPIC: (&str, &str) = ("topic", "builds");
+
+/// The store is behind the proxy; `needle` is in what is cut off: an id is in the look-up already,
+/// a destination only in the transaction.
+async fn nothing_overtakes_what_was_undone(needle: &str) {
+    let mut fixture = support::postgres().await;
+    let address = fixture.address.clone().unwrap();
+    let config: tokio_postgres::Config = address.parse().unwrap();
+    let server = format!("127.0.0.1:{}", config.get_ports()[0]);
+    let proxy = Proxy::start(server.parse().unwrap()).await;
+    let through = address.replace(&server, &proxy.address().to_string());
+    fixture.store = support::open_postgres(&through).await;
+    let served = serve(fixture).await;
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    let mut sibling = Daemon::welcomed(served.address, 1).await;
+
+    proxy.fail_next(needle, Fault::CutBefore);
+    let undone = || send_frame("the-undone-one", TOPIC, "hi");
+    assert_eq!(daemon.send(undone()).await.status, 503);
+    assert_eq!(proxy.fired(), 1);
+    assert_eq!(daemon.send(urgent()).await.status, 201, "another priority has its own order");
+    assert_eq!(sibling.send(send_frame("other", TOPIC, "hi")).await.status, 201, "and a sender");
+    for id in ["second", "third"] {
+        assert_eq!(daemon.send(send_frame(id, TOPIC, "hi")).await.status, 503, "under way");
+    }
+    for frame in [undone(), send_frame("second", TOPIC, "hi"), send_frame("third", TOPIC, "hi")] {
+        assert_eq!(daemon.send(frame).await.status, 201, "in the order of the daemon");
+    }
+}
+
+fn urgent() -> SendFrame {
+    let mut frame = send_frame("urgent", TOPIC, "hi");
+    let destination = Destination::new(frame.destination_kind, TOPIC.1).unwrap();
+    let envelope = Envelope::new(destination, "hi".into()).unwrap().with_priority(Priority::Now);
+    frame.priority = Priority::Now;
+    frame.request_fingerprint = Fingerprint::of(&envelope);
+    frame
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_it_could_not_be_looked_up() {
+    nothing_overtakes_what_was_undone("the-undone-one").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_its_transaction_was_undone() {
+    nothing_overtakes_what_was_undone(TOPIC.1).await;
+}
