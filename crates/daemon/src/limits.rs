@@ -103,9 +103,12 @@ pub const HISTORY_PAGE: u64 = 64;
 /// Rows of the outbox that wait on their own and are looked at to find the next one due.
 pub const NEXT_DUE_LOOK: i64 = 1024;
 
-/// A row that the broker could not take so often waits on its own from then on, so that it holds
-/// nobody else up.
+/// A row that the broker could not take so often, while it took others, waits on its own from then
+/// on, so that it holds nobody else up.
 pub const ATTEMPTS_TOGETHER: u32 = 5;
+
+/// Rows of one connection that the broker could not take, and of which it is known since when.
+pub const FAILING_MAX: usize = 4096;
 
 /// How often rows are looked at for their age.
 pub const EXPIRE_INTERVAL: Duration = Duration::from_secs(60);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use semel_core::id::{ClientMessageId, OutboxId};
 
+use crate::limits::FAILING_MAX;
+
 /// Why a row is on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Errand {
@@ -74,6 +76,32 @@ impl Flight {
     pub(super) fn crash(mut self) -> Vec<Flying> {
         let order = std::mem::take(&mut self.order);
         order.iter().filter_map(|(_, id)| self.land(id)).collect()
+    }
+}
+
+/// What the broker could not take (`5xx`), on one connection. While its store is away that is
+/// everything, and everything stays in order; a row that fails while others get through is stuck.
+#[derive(Default)]
+pub(super) struct Failing {
+    /// Rows that it took.
+    taken: u64,
+    /// How many those were when a row failed first.
+    since: HashMap<OutboxId, u64>,
+}
+
+impl Failing {
+    pub(super) fn taken(&mut self, id: OutboxId) {
+        self.taken += 1;
+        self.since.remove(&id);
+    }
+
+    /// Whether others got through since this row failed first.
+    pub(super) fn is_stuck(&mut self, id: OutboxId) -> bool {
+        if self.since.len() >= FAILING_MAX {
+            // It costs patience alone.
+            self.since.clear();
+        }
+        *self.since.entry(id).or_insert(self.taken) < self.taken
     }
 }
 

@@ -21,7 +21,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
 use super::arrivals::{self, Arrival, Stored};
 use super::connect::Connection;
-use super::flight::{Errand, Flight, Flying};
+use super::flight::{Errand, Failing, Flight, Flying};
 use super::{Ask, Command, Ended, Link, LinkState, Loss, stopped};
 use crate::limits::{
     HISTORY_PAGE, INBOUND_MAX, NEXT_DUE_LOOK, OFFER_PAGE, OUTBOUND_MAX, PING_INTERVAL, RESOLVE_MAX,
@@ -49,6 +49,7 @@ struct Serving {
     paused_until: Option<Duration>,
     /// Answers in a row that said "later".
     failures: u32,
+    failing: Failing,
     /// When a row that waits on its own is due.
     next_due: Option<Duration>,
     arrivals: mpsc::Sender<Arrival>,
@@ -169,6 +170,7 @@ async fn begin(
         look: true,
         paused_until: None,
         failures: 0,
+        failing: Failing::default(),
         next_due: None,
         arrivals: mpsc::channel(1).0,
         catching_up: Some(if same_history { link_row.history_seq } else { 0 }),

@@ -369,3 +369,63 @@ async fn rows_that_the_broker_could_not_take_stay_in_order_over_a_reconnect() {
         engine.stop().await;
     }
 }
+
+/// Six attempts are more than a row may fail before it waits on its own, if it is the row's fault.
+const ROUNDS: u32 = 7;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_stay_in_order_however_often_the_brokers_store_is_away() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let ids = ["row-0", "row-1", "row-2"];
+    for id in ids {
+        send(&engine, dm(id, 1, "hello")).await;
+    }
+    for round in 1..=ROUNDS {
+        let mut line = broker.connection("one").await;
+        let mut waiting = Vec::new();
+        for id in ids {
+            waiting.push(line.sent().await.client_message_id);
+            assert_eq!(waiting[waiting.len() - 1].as_str(), id, "in round {round}");
+        }
+        for id in &waiting {
+            line.answer(id, 503, Some("store_unavailable")).await;
+        }
+        let back = |row: &semel_daemon::store::upkeep::OutboxRow| {
+            row.status == OutboxStatus::Pending && row.attempts == round
+        };
+        row(&engine, "row-2", back).await;
+    }
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_fails_while_others_get_through_waits_on_its_own() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let patient = |link: &mut semel_daemon::link::LinkOptions| {
+        link.random = std::sync::Arc::new(|| u128::from(u64::MAX));
+    };
+    let engine = host.start_as(1, patient).await;
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("stuck", 1, "hello")).await;
+    for round in 1..ROUNDS {
+        let other = format!("other-{round}");
+        send(&engine, dm(&other, 1, "hello")).await;
+        // It goes first as long as it is one of them.
+        let (stuck, through) = (line.sent().await, line.sent().await);
+        assert_eq!(stuck.client_message_id.as_str(), "stuck", "in round {round}");
+        assert_eq!(through.client_message_id.as_str(), other);
+        line.answer(&through.client_message_id, 201, None).await;
+        row(&engine, &other, |row| row.status == OutboxStatus::Done).await;
+        line.answer(&stuck.client_message_id, 503, Some("store_unavailable")).await;
+        let back = |row: &semel_daemon::store::upkeep::OutboxRow| {
+            row.status == OutboxStatus::Pending && row.attempts == round
+        };
+        row(&engine, "stuck", back).await;
+    }
+    send(&engine, dm("later", 1, "hello")).await;
+    assert_eq!(line.sent().await.client_message_id.as_str(), "later", "it holds nobody up");
+    engine.stop().await;
+}

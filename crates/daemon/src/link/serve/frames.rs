@@ -167,6 +167,7 @@ impl Serving {
         let change = match judged {
             Judged::Done(delivery) => {
                 self.failures = 0;
+                self.failing.taken(flying.id);
                 let lag = now.saturating_sub(flying.sent_at);
                 link.status.send_if_modified(|status| {
                     status.lag = Some(lag);
@@ -188,9 +189,10 @@ impl Serving {
                 }
                 // They wait together, and for the pause alone, so that they stay in order: a time
                 // of their own would outlive this connection, and what is accepted later would
-                // pass them on the next. One that never gets through waits on its own, so that it
-                // holds nobody up.
-                let alone = flying.attempt > ATTEMPTS_TOGETHER;
+                // pass them on the next. One that never gets through while others do waits on its
+                // own, so that it holds nobody up.
+                let stuck = self.failing.is_stuck(flying.id);
+                let alone = stuck && flying.attempt > ATTEMPTS_TOGETHER;
                 let wait =
                     if alone { backoff_delay(flying.attempt, random) } else { Duration::ZERO };
                 let next_attempt_at = link.clock.wall().saturating_add(wait);
