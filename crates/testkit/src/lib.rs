@@ -1,8 +1,8 @@
 //! What tests share: time that stands still ([`clock`]), state tables checked against documents
 //! and databases ([`tables`]), statements checked against a schema ([`sql`]), processes killed at
 //! every statement ([`crash`]), one suite for two stores ([`conformance`]), real servers
-//! ([`servers`]), a network that fails ([`proxy`]), and HTTP spoken plainly ([`http`]) or as an
-//! OpenAPI document allows it, and a little worse ([`openapi`]).
+//! ([`servers`]), power that is cut ([`powerloss`]), a network that fails ([`proxy`]), and HTTP
+//! spoken plainly ([`http`]) or as an OpenAPI document allows it, and a little worse ([`openapi`]).
 //!
 //! Everything here fails loudly: a test without its server panics, it does not pass.
 
@@ -13,6 +13,7 @@ pub mod conformance;
 pub mod crash;
 pub mod http;
 pub mod openapi;
+pub mod powerloss;
 pub mod proxy;
 pub mod servers;
 pub mod sql;

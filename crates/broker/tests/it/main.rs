@@ -20,6 +20,7 @@ mod life;
 mod limiter;
 mod metrics;
 mod order;
+mod powerloss;
 mod presence;
 mod queues;
 mod reconnects;

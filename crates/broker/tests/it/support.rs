@@ -53,10 +53,20 @@ pub(crate) fn mint(seed: u128) -> Arc<IdMint> {
 
 pub(crate) async fn sqlite() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
+    let store = open_sqlite(folder.path()).await;
+    fixture(store, Some(folder), None).await
+}
+
+/// In a folder that somebody else looks after.
+pub(crate) async fn sqlite_in(folder: &std::path::Path) -> Fixture {
+    fixture(open_sqlite(folder).await, None, None).await
+}
+
+pub(crate) async fn open_sqlite(folder: &std::path::Path) -> Store {
     let on_uncertain = Arc::new(|error: &semel_store::StoreError| panic!("{error}"));
-    let path = folder.path().join("broker.db");
+    let path = folder.join("broker.db");
     let store = SqliteStore::open(&path, "epoch-1".to_owned(), NOW, on_uncertain).await.unwrap();
-    fixture(Store::Sqlite(Arc::new(store)), Some(folder), None).await
+    Store::Sqlite(Arc::new(store))
 }
 
 pub(crate) async fn postgres() -> Fixture {

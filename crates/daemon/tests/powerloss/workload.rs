@@ -18,8 +18,7 @@ use semel_daemon::store::upkeep::Which;
 use semel_store::sqlite::OnUncertain;
 use uuid::Uuid;
 
-use crate::disk::Random;
-use crate::record::acknowledge;
+use semel_testkit::powerloss::{Random, acknowledge};
 
 /// Rounds before the files are closed in order, and after they were opened again.
 const ROUNDS: [usize; 2] = [15, 60];

@@ -5,20 +5,21 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::record::Event;
+use super::record::Event;
 
 const SECTOR: usize = 512;
 
 /// Numbers that are the same for the same seed (SplitMix64).
-pub(crate) struct Random(pub(crate) u64);
+pub struct Random(pub u64);
 
 impl Random {
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
+    /// Less than `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) >> 33).unwrap() % limit
+        usize::try_from((mixed ^ (mixed >> 31)) >> 33).expect("31 bits") % limit
     }
 
     fn coin(&mut self) -> bool {
@@ -86,8 +87,8 @@ impl Disk {
     }
 
     fn current(&mut self, file: &str) -> &mut Content {
-        let (_, content) = *self.names[file].last().unwrap();
-        &mut self.contents[content.unwrap()]
+        let (_, content) = *self.names[file].last().expect("a file that was made");
+        &mut self.contents[content.expect("a file that is there")]
     }
 
     /// One of the disks that a power cut now may leave.
@@ -101,7 +102,7 @@ impl Disk {
             };
             if let Some(content) = states[state].1 {
                 let bytes = self.contents[content].after_cut(random);
-                fs::write(folder.join(name), bytes).unwrap();
+                fs::write(folder.join(name), bytes).expect("an image");
             }
         }
     }
@@ -176,7 +177,7 @@ fn what_was_synced_stays_and_the_rest_may_go() {
     disk.apply(3, &write(600, 2));
     let (mut absent, mut lengths) = (false, std::collections::BTreeSet::new());
     for seed in 0..200 {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
         disk.write_image(folder.path(), &mut Random(seed));
         match fs::read(folder.path().join("f")) {
             Ok(bytes) => {
@@ -191,7 +192,7 @@ fn what_was_synced_stays_and_the_rest_may_go() {
     assert_eq!(lengths.into_iter().collect::<Vec<_>>(), [600, 1024, 1200]);
     disk.apply(4, &Event::SyncFolder { began: 4 });
     for seed in 0..50 {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
         disk.write_image(folder.path(), &mut Random(seed));
         assert!(folder.path().join("f").is_file());
     }

@@ -14,64 +14,82 @@ const CALLS: &str = "trace=openat,lseek,write,pwrite64,ftruncate,fsync,fdatasync
 
 /// Something that happened, in the order in which it did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
+    /// A file was made.
     Make {
+        /// Its name.
         file: String,
     },
+    /// A file's name was removed.
     Remove {
+        /// Its name.
         file: String,
     },
+    /// Something was written.
     Write {
+        /// To which file.
         file: String,
+        /// Where in it.
         offset: usize,
+        /// What.
         data: Vec<u8>,
     },
+    /// A file was cut or made longer.
     Truncate {
+        /// Which.
         file: String,
+        /// How long it is now.
         length: usize,
     },
     /// Everything before the event `began` of this file is on disk.
     Sync {
+        /// Its name.
         file: String,
+        /// When the call began.
         began: usize,
     },
     /// Which files there were before the event `began` is on disk.
     SyncFolder {
+        /// When the call began.
         began: usize,
     },
+    /// Somebody was told that this is done.
     Acknowledge(String),
 }
 
-pub(crate) struct Record {
-    pub(crate) events: Vec<Event>,
+/// Everything that a workload did.
+pub struct Record {
+    /// In order.
+    pub events: Vec<Event>,
 }
 
 /// For a workload: tells the record that something was acknowledged.
-pub(crate) fn acknowledge(folder: &Path, what: &str) {
+pub fn acknowledge(folder: &Path, what: &str) {
     let acks = OpenOptions::new().create(true).append(true).open(folder.join(ACKS));
-    acks.unwrap().write_all(what.as_bytes()).unwrap();
+    let written = acks.and_then(|mut acks| acks.write_all(what.as_bytes()));
+    written.expect("the record of acknowledgements");
 }
 
 impl Record {
     /// Runs `workload` in a child and gives what it did. `test` is the full path of the calling
     /// test, by which the child finds its way back here.
-    pub(crate) fn of(test: &str, workload: impl FnOnce(&Path)) -> Self {
+    pub fn of(test: &str, workload: impl FnOnce(&Path)) -> Self {
         if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
             workload(Path::new(&folder));
             // The child must not go on as if it were the parent.
             std::process::exit(0);
         }
-        let parent = tempfile::tempdir().unwrap();
+        let parent = tempfile::tempdir().expect("a folder");
         // As the trace names it.
-        let parent_path = parent.path().canonicalize().unwrap();
+        let parent_path = parent.path().canonicalize().expect("its name");
         let (folder, trace) = (parent_path.join("files"), parent_path.join("trace"));
-        fs::create_dir(&folder).unwrap();
+        fs::create_dir(&folder).expect("a folder");
         let output = Command::new("strace")
             // Only the calls that matter stop the process.
             .args(["--seccomp-bpf", "-f", "-y", "-xx", "-s", "1000000"])
             .args(["-e", CALLS, "-e", "signal=none", "-o"])
             .arg(&trace)
-            .arg(std::env::current_exe().unwrap())
+            .arg(std::env::current_exe().expect("our own program"))
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(FOLDER_VARIABLE, &folder)
             .output()
@@ -79,7 +97,8 @@ impl Record {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "the recorded process failed: {errors}");
         let mut reader = Reader { folder, ..Reader::default() };
-        fs::read_to_string(&trace).unwrap().lines().for_each(|line| reader.line(line));
+        let text = fs::read_to_string(&trace).expect("a trace");
+        text.lines().for_each(|line| reader.line(line));
         Self { events: reader.events }
     }
 }
@@ -99,7 +118,7 @@ impl Reader {
     /// `123 pwrite64(5</path>, "data", 4, 0) = 4`, every text in hexadecimal. A call that another
     /// thread interrupts is printed in two parts; its arguments are in the first.
     fn line(&mut self, line: &str) {
-        let (process, call) = line.split_once(' ').unwrap();
+        let (process, call) = line.split_once(' ').expect("a process and a call");
         let call = call.trim_start();
         if let Some(resumed) = call.strip_prefix("<... ") {
             if resumed.starts_with("fsync") || resumed.starts_with("fdatasync") {
@@ -142,7 +161,7 @@ impl Reader {
     fn on_descriptor(&mut self, process: &str, name: &str, arguments: &str) {
         let Some((descriptor, rest)) = arguments.split_once('<') else { return };
         let Some((path, rest)) = rest.split_once('>') else { return };
-        let path = PathBuf::from(String::from_utf8(unhex(path)).unwrap());
+        let path = PathBuf::from(String::from_utf8(unhex(path)).expect("a name"));
         let began = self.events.len();
         if path == self.folder && name == "fsync" {
             self.syncing.insert(process.to_owned(), (None, began));
@@ -150,7 +169,7 @@ impl Reader {
         }
         let Some(file) = self.ours(path.as_os_str().as_encoded_bytes()) else { return };
         if file == ACKS {
-            let what = String::from_utf8(quoted(rest)).unwrap();
+            let what = String::from_utf8(quoted(rest)).expect("a text");
             return self.events.push(Event::Acknowledge(what));
         }
         match name {
@@ -214,16 +233,19 @@ fn quoted(arguments: &str) -> Vec<u8> {
 
 /// `\x61\x62` is `ab`.
 fn unhex(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| (byte as char).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let digit = |byte: u8| {
+        let digit = (byte as char).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        digit.expect("a hexadecimal digit")
+    };
     let bytes = text.as_bytes().chunks(4);
-    bytes.map(|byte| 16 * digit(byte[2]).unwrap() + digit(byte[3]).unwrap()).collect()
+    bytes.map(|byte| 16 * digit(byte[2]) + digit(byte[3])).collect()
 }
 
 /// The argument of this number, counted from the descriptor.
 fn last_number(rest: &str, argument: usize) -> usize {
-    let text = rest.split(", ").nth(argument).unwrap();
+    let text = rest.split(", ").nth(argument).expect("an argument");
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().unwrap()
+    digits.parse().expect("a number")
 }
 
 #[test]
