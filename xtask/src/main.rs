@@ -19,14 +19,17 @@ mod tidy;
 
 use std::process::ExitCode;
 
+use chaos::Plant;
+
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test [-- ARGS]   start private servers, run every test (ARGS go to the test runner)
   ci               what CI runs: format, clippy, tidy, test
   bench [ARGS]     start private servers, run the benchmarks
-  chaos [--minutes N] [--seed S]
-                   kill, stop and cut off real processes under load; check what they promise
+  chaos [--minutes N] [--seed S] [--plant ack|dedupe|drop]
+                   kill, stop and cut off real processes under load; check what they promise;
+                   with a bug planted, check that it is found
   powerloss [--images N] [--seed S]
                    cut the power anywhere in a recorded workload; look what the disk has left
   tidy             check the rules of the repository
@@ -40,7 +43,7 @@ enum Command {
     Test { runner_args: Vec<String> },
     Ci,
     Bench { args: Vec<String> },
-    Chaos { minutes: u64, seed: Option<u64> },
+    Chaos { minutes: u64, seed: Option<u64>, plant: Option<Plant> },
     Powerloss { images: u64, seed: Option<u64> },
     Tidy,
     Generate { check: bool },
@@ -56,7 +59,7 @@ fn main() -> ExitCode {
         Command::Test { runner_args } => Ok(test::run(&runner_args)),
         Command::Ci => ci::run(),
         Command::Bench { args } => bench::run(&args),
-        Command::Chaos { minutes, seed } => chaos::run(minutes, seed),
+        Command::Chaos { minutes, seed, plant } => chaos::run(minutes, seed, plant),
         Command::Powerloss { images, seed } => powerloss::run(images, seed),
         Command::Tidy => tidy::run(),
         Command::Generate { check } => generate::run(check).map(|()| ExitCode::SUCCESS),
@@ -77,8 +80,12 @@ fn parse(args: &[String]) -> Option<Command> {
         ("ci", []) => Some(Command::Ci),
         ("bench", _) => Some(Command::Bench { args: rest.to_vec() }),
         ("chaos", words) => {
+            let (words, plant) = match words {
+                [words @ .., "--plant", name] => (words, Some(Plant::parse(name)?)),
+                words => (words, None),
+            };
             let (minutes, seed) = amount_and_seed("--minutes", 1, words)?;
-            Some(Command::Chaos { minutes, seed })
+            Some(Command::Chaos { minutes, seed, plant })
         }
         ("powerloss", words) => {
             let (images, seed) = amount_and_seed("--images", powerloss::IMAGES, words)?;
@@ -112,6 +119,10 @@ mod tests {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
+    fn chaos(minutes: u64, seed: Option<u64>, plant: Option<Plant>) -> Command {
+        Command::Chaos { minutes, seed, plant }
+    }
+
     #[test]
     fn known_commands_are_understood() {
         assert_eq!(parsed("test"), Some(Command::Test { runner_args: Vec::new() }));
@@ -120,9 +131,10 @@ mod tests {
         assert_eq!(parsed("ci"), Some(Command::Ci));
         let args = vec!["--quick".to_owned()];
         assert_eq!(parsed("bench --quick"), Some(Command::Bench { args }));
-        assert_eq!(parsed("chaos"), Some(Command::Chaos { minutes: 1, seed: None }));
-        let chaos = Command::Chaos { minutes: 30, seed: Some(7) };
-        assert_eq!(parsed("chaos --seed 7 --minutes 30"), Some(chaos));
+        assert_eq!(parsed("chaos"), Some(chaos(1, None, None)));
+        assert_eq!(parsed("chaos --seed 7 --minutes 30"), Some(chaos(30, Some(7), None)));
+        let planted = chaos(1, Some(2), Some(Plant::Dedupe));
+        assert_eq!(parsed("chaos --seed 2 --plant dedupe"), Some(planted));
         let powerloss = Command::Powerloss { images: 50, seed: None };
         assert_eq!(parsed("powerloss --images 50"), Some(powerloss));
         assert_eq!(parsed("tidy"), Some(Command::Tidy));
@@ -141,6 +153,7 @@ mod tests {
             "gen --chek",
             "chaos 5",
             "chaos --images 5",
+            "chaos --plant bug",
         ] {
             assert_eq!(parsed(line), None, "{line:?}");
         }

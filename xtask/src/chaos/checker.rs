@@ -1,5 +1,6 @@
-//! What mesh.md §2 promises, checked against what happened: every send that was accepted is in its
-//! receiver's inbox once, as it was sent and in order, and nothing else is there.
+//! What mesh.md §2 promises, checked against what happened: every send that was accepted is in the
+//! inbox of each of its receivers once, as it was sent and in order, and nothing else is there;
+//! work of a queue is taken, and never again once it was acknowledged.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,6 +12,8 @@ const EXAMPLES_MAX: usize = 20;
 pub(crate) struct Accepted {
     pub(crate) sender: String,
     pub(crate) to: String,
+    /// Where it must arrive: members by their keys. Nowhere is a queue.
+    pub(crate) receivers: Vec<String>,
     pub(crate) priority: &'static str,
     pub(crate) key: String,
     pub(crate) body: String,
@@ -38,6 +41,18 @@ pub(crate) struct Arrived {
     pub(crate) body: String,
 }
 
+/// Work that was taken from a queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Taken {
+    pub(crate) sender: String,
+    pub(crate) key: String,
+    pub(crate) body: String,
+    /// Before it was asked for, by the counter that all tasks share.
+    pub(crate) began: u64,
+    /// After its acknowledgement was confirmed, if it was.
+    pub(crate) acked: Option<u64>,
+}
+
 /// What was promised and is not so.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
@@ -52,8 +67,8 @@ pub(crate) struct Verdict {
     pub(crate) refused_delivered: u64,
     /// In an inbox otherwise than it was accepted, or never sent at all.
     pub(crate) altered: u64,
-    /// Overtaken after the broker could not take it (`5xx`): mesh.md §2 allows that, so it is told
-    /// and not held against anybody.
+    /// Overtaken while it waited on its own after the broker could not take it (`5xx`), which is on
+    /// record: mesh.md §2 allows that, so it is told and not held against anybody.
     pub(crate) overtaken_when_delayed: u64,
     pub(crate) examples: Vec<String>,
 }
@@ -88,8 +103,8 @@ pub(crate) fn check(
         .iter()
         .map(|send| ((send.sender.as_str(), send.key.as_str(), send.body.as_str()), send))
         .collect();
-    let mut times_seen: HashMap<(&str, &str), u64> = HashMap::new();
-    let mut newest: HashMap<(&str, &str, &str), u64> = HashMap::new();
+    let mut times_seen: HashMap<(&str, &str, &str), u64> = HashMap::new();
+    let mut newest: HashMap<(&str, &str, &str, &str), u64> = HashMap::new();
     for message in arrived {
         let id = (message.sender.as_str(), message.key.as_str());
         let what = format!("{} of {} at {}", message.key, message.sender, message.at);
@@ -103,20 +118,21 @@ pub(crate) fn check(
             verdict.say("delivered, but never accepted", &what);
             continue;
         };
-        let seen = times_seen.entry(id).or_insert(0);
+        let seen = times_seen.entry((id.0, id.1, message.at.as_str())).or_insert(0);
         *seen += 1;
         if *seen > 1 {
             verdict.duplicated += 1;
             verdict.say("delivered again", &what);
             continue;
         }
-        let same = send.to == message.at && send.priority == message.priority;
+        let same = send.receivers.contains(&message.at) && send.priority == message.priority;
         if !same || send.body != message.body {
             verdict.altered += 1;
             verdict.say("delivered otherwise than accepted", &what);
         }
         // Only what was over before the other began has an order that everybody saw.
-        let stream = (message.sender.as_str(), message.at.as_str(), send.priority);
+        let sender = message.sender.as_str();
+        let stream = (sender, message.at.as_str(), send.to.as_str(), send.priority);
         let newest = newest.entry(stream).or_insert(0);
         if send.ended < *newest && delayed.contains(&(send.sender.clone(), send.key.clone())) {
             verdict.overtaken_when_delayed += 1;
@@ -127,12 +143,48 @@ pub(crate) fn check(
         *newest = send.began.max(*newest);
     }
     for send in accepted {
-        if !times_seen.contains_key(&(send.sender.as_str(), send.key.as_str())) {
-            verdict.lost += 1;
-            verdict.say("lost", &format!("{} of {} to {}", send.key, send.sender, send.to));
+        for at in &send.receivers {
+            if !times_seen.contains_key(&(send.sender.as_str(), send.key.as_str(), at.as_str())) {
+                verdict.lost += 1;
+                verdict.say("lost", &format!("{} of {} to {}", send.key, send.sender, send.to));
+            }
         }
     }
     verdict
+}
+
+/// Replays what was taken from queues: it may come again until it is acknowledged, and not after.
+pub(crate) fn check_queues(verdict: &mut Verdict, accepted: &[Accepted], taken: &[Taken]) {
+    let queued = accepted.iter().filter(|send| send.receivers.is_empty());
+    let by_key: HashMap<(&str, &str), &Accepted> =
+        queued.map(|send| ((send.sender.as_str(), send.key.as_str()), send)).collect();
+    let mut acked: HashMap<(&str, &str), u64> = HashMap::new();
+    for work in taken {
+        let id = (work.sender.as_str(), work.key.as_str());
+        if let Some(at) = work.acked {
+            let first = acked.entry(id).or_insert(at);
+            *first = at.min(*first);
+        }
+        if by_key.get(&id).is_none_or(|send| send.body != work.body) {
+            verdict.altered += 1;
+            verdict.say("taken otherwise than accepted", &work.key);
+        }
+    }
+    let seen: HashSet<(&str, &str)> =
+        taken.iter().map(|work| (work.sender.as_str(), work.key.as_str())).collect();
+    for work in taken {
+        let id = (work.sender.as_str(), work.key.as_str());
+        if acked.get(&id).is_some_and(|acked| *acked < work.began) {
+            verdict.duplicated += 1;
+            verdict.say("taken after it was acknowledged", &work.key);
+        }
+    }
+    for (id, send) in by_key {
+        if !seen.contains(&id) {
+            verdict.lost += 1;
+            verdict.say("never taken", &send.key);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -143,6 +195,7 @@ mod tests {
         Accepted {
             sender: "a".to_owned(),
             to: "b".to_owned(),
+            receivers: vec!["b".to_owned()],
             priority: "next",
             key: format!("key-{number}"),
             body: format!("body {number}"),
@@ -221,9 +274,50 @@ mod tests {
         let sends = [accepted(0), Accepted { priority: "now", ..accepted(1) }, accepted(2)];
         let urgent = Arrived { priority: "now".to_owned(), ..arrived(1) };
         assert!(check(&sends, &[], &[urgent, arrived(0), arrived(2)], &HashSet::new()).is_clean());
-        let sends = [accepted(0), Accepted { to: "c".to_owned(), ..accepted(1) }];
+        let c = || "c".to_owned();
+        let sends = [accepted(0), Accepted { to: c(), receivers: vec![c()], ..accepted(1) }];
         let elsewhere = Arrived { at: "c".to_owned(), ..arrived(1) };
         assert!(check(&sends, &[], &[elsewhere, arrived(0)], &HashSet::new()).is_clean());
+    }
+
+    #[test]
+    fn every_subscriber_gets_it_once_and_in_order() {
+        let everybody = || vec!["b".to_owned(), "c".to_owned()];
+        let post = |number| Accepted {
+            to: "#topic".to_owned(),
+            receivers: everybody(),
+            ..accepted(number)
+        };
+        let sends = [post(0), post(1)];
+        let at = |place: &str, number| Arrived { at: place.to_owned(), ..arrived(number) };
+        let judged = |arrivals: &[Arrived]| check(&sends, &[], arrivals, &HashSet::new());
+        assert!(judged(&[at("b", 0), at("b", 1), at("c", 0), at("c", 1)]).is_clean());
+        assert_eq!(judged(&[at("b", 0), at("b", 1), at("c", 0)]).lost, 1);
+        let found = judged(&[at("b", 0), at("b", 1), at("c", 1), at("c", 0), at("b", 1)]);
+        assert_eq!((found.out_of_order, found.duplicated, found.lost), (1, 1, 0));
+    }
+
+    #[test]
+    fn work_comes_until_it_is_acknowledged_and_not_after() {
+        let work = |number| Accepted { receivers: Vec::new(), ..accepted(number) };
+        let sends = [work(0), work(1)];
+        let taken = |number, began, acked| {
+            let Accepted { sender, key, body, .. } = accepted(number);
+            Taken { sender, key, body, began, acked }
+        };
+        let judged = |taken: &[Taken]| {
+            let mut verdict = Verdict::default();
+            check_queues(&mut verdict, &sends, taken);
+            verdict
+        };
+        assert!(
+            judged(&[taken(0, 1, None), taken(0, 5, Some(7)), taken(1, 2, Some(3))]).is_clean()
+        );
+        assert_eq!(judged(&[taken(0, 1, Some(2))]).lost, 1);
+        let found = judged(&[taken(0, 1, Some(2)), taken(0, 3, None), taken(1, 1, None)]);
+        assert_eq!((found.duplicated, found.lost), (1, 0));
+        let other = Taken { body: "damaged".to_owned(), ..taken(1, 1, None) };
+        assert_eq!(judged(&[taken(0, 1, Some(2)), other]).altered, 1);
     }
 
     #[test]
@@ -239,12 +333,13 @@ mod tests {
         let other = |message| vec![arrived(0), message, arrived(2), arrived(3)];
         for wrong in [
             Arrived { body: "damaged".to_owned(), ..arrived(1) },
-            Arrived { at: "c".to_owned(), ..arrived(1) },
             Arrived { priority: "low".to_owned(), ..arrived(1) },
         ] {
             let found = verdict(&other(wrong));
             assert_eq!((found.altered, found.lost), (1, 0), "{found:?}");
         }
+        let astray = verdict(&other(Arrived { at: "c".to_owned(), ..arrived(1) }));
+        assert_eq!((astray.altered, astray.lost), (1, 1));
         let invented = verdict(&other(Arrived { key: "key-9".to_owned(), ..arrived(1) }));
         assert_eq!((invented.altered, invented.lost), (1, 1));
     }

@@ -1,10 +1,12 @@
 //! What goes wrong, and when: a deck of faults that is shuffled again whenever it is used up, so
 //! that every kind comes at its rate and in any order.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
-use semel_core::clock::{Clock, SystemClock, UnixMs};
 use serde_json::{Value, json};
 
+use super::now;
 use super::process::Process;
 use super::proxy::Fault;
 use super::world::World;
@@ -20,7 +22,14 @@ const STORE_AWAY_MS: (u64, u64) = (100, 1500);
 const DELAY_MS: (u64, u64) = (5, 120);
 const DELAYED_MS: (u64, u64) = (200, 1500);
 /// One deck in so many stops PostgreSQL too.
-const STORE_STOPS_EVERY: u64 = 3;
+const STORE_STOPS_EVERY: u64 = 2;
+/// And so many Redis, or fill the disk.
+const LIMITER_STOPS_EVERY: u64 = 3;
+const DISK_FULL_EVERY: u64 = 2;
+/// In a long run, one deck in so many stops a process for longer than anybody waits for a sign of
+/// life (`SILENCE_MAX`), while everything else goes on.
+const LONG_STOPS_EVERY: u64 = 12;
+const LONG_STOP: Duration = Duration::from_secs(65);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -34,6 +43,16 @@ enum Kind {
     HalfClose,
     Delay,
     StopStore,
+    StopLimiter,
+    FillDisk,
+    LongStop,
+}
+
+/// A process that is stopped for long, and until when.
+struct Frozen {
+    is_broker: bool,
+    index: usize,
+    until: Instant,
 }
 
 const DECK: [Kind; 14] = [
@@ -63,9 +82,10 @@ pub(crate) struct Counts {
     half_closes: u64,
     delays: u64,
     store_stops: u64,
+    limiter_stops: u64,
+    full_disks: u64,
+    long_stops: u64,
     pub(crate) ended_by_themselves: Vec<String>,
-    /// From when to when the store was away.
-    pub(crate) outages: Vec<(UnixMs, UnixMs)>,
 }
 
 impl Counts {
@@ -83,7 +103,9 @@ impl Counts {
             "kills": self.kills(), "broker_kills": self.broker_kills,
             "daemon_kills": self.daemon_kills, "stops": self.stops, "cuts": self.cuts,
             "half_closes": self.half_closes, "delays": self.delays,
-            "store_stops": self.store_stops, "ended_by_themselves": self.ended_by_themselves,
+            "store_stops": self.store_stops, "limiter_stops": self.limiter_stops,
+            "full_disks": self.full_disks, "long_stops": self.long_stops,
+            "ended_by_themselves": self.ended_by_themselves,
         })
     }
 }
@@ -93,30 +115,36 @@ pub(crate) struct Faults {
     deck: Vec<Kind>,
     decks: u64,
     random: Random,
+    /// Whether a run is long enough to stop something for long.
+    is_long: bool,
+    frozen: Option<Frozen>,
     pub(crate) counts: Counts,
 }
 
 impl Faults {
-    pub(crate) fn new(random: Random) -> Self {
-        Self { deck: Vec::new(), decks: 0, random, counts: Counts::default() }
+    pub(crate) fn new(random: Random, is_long: bool) -> Self {
+        let (deck, counts) = (Vec::new(), Counts::default());
+        Self { deck, decks: 0, random, is_long, frozen: None, counts }
     }
 
     /// Lets one thing go wrong and, if it is a process or a store, brings it back.
     pub(crate) fn next(&mut self, world: &mut World) -> Result<()> {
         pause(self.random.millis(CALM_MS.0, CALM_MS.1));
         self.revive(world)?;
-        let kind = self.draw(world.postgres.is_some());
-        match kind {
+        if self.frozen.as_ref().is_some_and(|frozen| frozen.until <= now()) {
+            self.thaw(world)?;
+        }
+        match self.draw(world) {
             Kind::KillBroker => {
-                self.kill(&mut world.brokers)?;
+                self.kill(&mut world.brokers, true)?;
                 self.counts.broker_kills += 1;
             }
             Kind::KillDaemon => {
-                self.kill(&mut world.daemons)?;
+                self.kill(&mut world.daemons, false)?;
                 self.counts.daemon_kills += 1;
             }
-            Kind::StopBroker => self.stop(&world.brokers)?,
-            Kind::StopDaemon => self.stop(&world.daemons)?,
+            Kind::StopBroker => self.stop(&mut world.brokers, true)?,
+            Kind::StopDaemon => self.stop(&mut world.daemons, false)?,
             Kind::CutOne => {
                 let cut = world.proxy.fail_one(Fault::Cut, &mut self.random);
                 self.counts.cuts += u64::from(cut);
@@ -134,10 +162,13 @@ impl Faults {
             Kind::Delay => {
                 world.proxy.delay(self.random.millis(DELAY_MS.0, DELAY_MS.1));
                 pause(self.random.millis(DELAYED_MS.0, DELAYED_MS.1));
-                world.proxy.delay(std::time::Duration::ZERO);
+                world.proxy.delay(Duration::ZERO);
                 self.counts.delays += 1;
             }
             Kind::StopStore => self.stop_store(world)?,
+            Kind::StopLimiter => self.stop_limiter(world)?,
+            Kind::FillDisk => self.fill_disk(world)?,
+            Kind::LongStop => self.freeze(world)?,
         }
         Ok(())
     }
@@ -153,27 +184,44 @@ impl Faults {
         Ok(())
     }
 
-    fn draw(&mut self, has_server: bool) -> Kind {
+    fn draw(&mut self, world: &World) -> Kind {
         if self.deck.is_empty() {
             self.deck = DECK.to_vec();
-            if has_server && self.decks.is_multiple_of(STORE_STOPS_EVERY) {
-                self.deck.push(Kind::StopStore);
-            }
+            let sometimes = [
+                (Kind::StopStore, world.postgres.is_some(), STORE_STOPS_EVERY),
+                (Kind::StopLimiter, world.redis.is_some(), LIMITER_STOPS_EVERY),
+                (Kind::FillDisk, world.disk.is_some(), DISK_FULL_EVERY),
+                (Kind::LongStop, self.is_long, LONG_STOPS_EVERY),
+            ];
+            let now = sometimes.into_iter().filter(|(_, can, _)| *can);
+            let now = now.filter(|(_, _, every)| self.decks.is_multiple_of(*every));
+            self.deck.extend(now.map(|(kind, _, _)| kind));
             self.random.shuffle(&mut self.deck);
             self.decks += 1;
         }
         self.deck.pop().unwrap_or(Kind::CutOne)
     }
 
-    fn kill(&mut self, processes: &mut [Process]) -> Result<()> {
-        let victim = self.random.below(processes.len());
-        processes[victim].kill()?;
-        pause(self.random.millis(0, AWAY_MS_MAX));
-        processes[victim].start_again()
+    /// Any of them, but what is stopped stays stopped, and an only one is not spared.
+    fn victim<'a>(&mut self, processes: &'a mut [Process], is_broker: bool) -> &'a mut Process {
+        let chosen = self.random.below(processes.len());
+        let frozen = self.frozen.as_ref();
+        let is_frozen =
+            frozen.is_some_and(|frozen| frozen.is_broker == is_broker && frozen.index == chosen);
+        let spared = usize::from(is_frozen);
+        let count = processes.len();
+        &mut processes[(chosen + spared) % count]
     }
 
-    fn stop(&mut self, processes: &[Process]) -> Result<()> {
-        let victim = self.random.pick(processes);
+    fn kill(&mut self, processes: &mut [Process], is_broker: bool) -> Result<()> {
+        let victim = self.victim(processes, is_broker);
+        victim.kill()?;
+        pause(self.random.millis(0, AWAY_MS_MAX));
+        victim.start_again()
+    }
+
+    fn stop(&mut self, processes: &mut [Process], is_broker: bool) -> Result<()> {
+        let victim = self.victim(processes, is_broker);
         victim.pause()?;
         pause(self.random.millis(STOPPED_MS.0, STOPPED_MS.1));
         self.counts.stops += 1;
@@ -182,8 +230,6 @@ impl Faults {
 
     fn stop_store(&mut self, world: &mut World) -> Result<()> {
         let Some(postgres) = &mut world.postgres else { return Ok(()) };
-        let clock = SystemClock::new();
-        let began = clock.wall();
         if self.random.below(2) == 0 {
             postgres.stop();
         } else {
@@ -191,8 +237,43 @@ impl Faults {
         }
         pause(self.random.millis(STORE_AWAY_MS.0, STORE_AWAY_MS.1));
         self.counts.store_stops += 1;
-        postgres.start_again()?;
-        self.counts.outages.push((began, clock.wall()));
+        postgres.start_again()
+    }
+
+    fn stop_limiter(&mut self, world: &mut World) -> Result<()> {
+        let Some(redis) = &mut world.redis else { return Ok(()) };
+        redis.stop();
+        pause(self.random.millis(STORE_AWAY_MS.0, STORE_AWAY_MS.1));
+        self.counts.limiter_stops += 1;
+        redis.start_again()
+    }
+
+    fn fill_disk(&mut self, world: &World) -> Result<()> {
+        let Some(disk) = &world.disk else { return Ok(()) };
+        disk.fill()?;
+        pause(self.random.millis(STORE_AWAY_MS.0, STORE_AWAY_MS.1));
+        self.counts.full_disks += 1;
+        disk.empty()
+    }
+
+    /// An only broker is left alone: nothing would happen meanwhile.
+    fn freeze(&mut self, world: &World) -> Result<()> {
+        if self.frozen.is_some() {
+            return Ok(());
+        }
+        let is_broker = world.brokers.len() > 1 && self.random.below(2) == 0;
+        let processes = if is_broker { &world.brokers } else { &world.daemons };
+        let index = self.random.below(processes.len());
+        processes[index].pause()?;
+        self.frozen = Some(Frozen { is_broker, index, until: now() + LONG_STOP });
+        self.counts.long_stops += 1;
         Ok(())
+    }
+
+    /// What is stopped for long goes on.
+    pub(crate) fn thaw(&mut self, world: &World) -> Result<()> {
+        let Some(frozen) = self.frozen.take() else { return Ok(()) };
+        let processes = if frozen.is_broker { &world.brokers } else { &world.daemons };
+        processes[frozen.index].resume()
     }
 }

@@ -6,10 +6,13 @@
 //! machine's affair, so that a seed gives the same faults again, not the same run.
 
 mod checker;
+mod disk;
 mod faults;
 mod load;
+mod plant;
 mod process;
 mod proxy;
+mod witness;
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -23,10 +26,11 @@ use tokio::runtime::Runtime;
 
 use crate::random::Random;
 use crate::repo;
-use crate::servers::{self, Postgres, pause, wait_until};
+use crate::servers::{self, Postgres, Redis, pause, wait_until};
 use checker::{Arrived, Verdict};
 use faults::Faults;
-use load::{Caller, Journal};
+use load::{Caller, Journal, Worker};
+pub(crate) use plant::Plant;
 use world::World;
 
 const CALLERS_PER_DAEMON: usize = 2;
@@ -40,12 +44,21 @@ const SETTLES: Duration = Duration::from_secs(2);
 
 const SECONDS_PER_MINUTE: u64 = 60;
 
+/// A run goes on until it had so many kills and so many cuts: 500 of each in half an hour.
+const FAULTS_PER_MINUTE: u64 = 17;
+
+/// Shorter runs stop nothing for so long that everybody gives it up.
+const LONG: Duration = Duration::from_secs(150);
+
 /// How long it goes on: until all of these are reached.
 struct Plan {
+    program: PathBuf,
     seed: u64,
     length: Duration,
     kills_min: u64,
     cuts_min: u64,
+    /// Whether a finding is a surprise, whose traces somebody will look at.
+    keeps_traces: bool,
 }
 
 /// What a run came to.
@@ -55,15 +68,36 @@ struct Outcome {
 }
 
 /// Builds the program, runs, and prints one line for people and one of JSON.
-pub(crate) fn run(minutes: u64, seed: Option<u64>) -> Result<ExitCode> {
-    repo::succeed(&mut repo::cargo(&["build", "--package", "semel"]))?;
+pub(crate) fn run(minutes: u64, seed: Option<u64>, plant: Option<Plant>) -> Result<ExitCode> {
+    let program = match plant {
+        Some(plant) => plant.build()?,
+        None => {
+            repo::succeed(&mut repo::cargo(&["build", "--package", "semel"]))?;
+            program()?
+        }
+    };
     let length = Duration::from_secs(minutes * SECONDS_PER_MINUTE);
     let seed = seed.map_or_else(new_seed, Ok)?;
     eprintln!("xtask: seed {seed}, {minutes} minutes");
-    let outcome = run_plan(&Plan { seed, length, kills_min: 1, cuts_min: 1 })?;
+    let (kills_min, cuts_min) = (minutes * FAULTS_PER_MINUTE, minutes * FAULTS_PER_MINUTE);
+    let keeps_traces = plant.is_none();
+    let plan = Plan { program, seed, length, kills_min, cuts_min, keeps_traces };
+    let outcome = run_plan(&plan)?;
     println!("{}", human(&outcome.report));
     println!("{}", outcome.report);
-    Ok(if outcome.is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_good = match plant {
+        None => outcome.is_clean,
+        Some(plant) => is_caught(plant, &outcome.report),
+    };
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A planted bug must be found, and as what it is.
+fn is_caught(plant: Plant, report: &Value) -> bool {
+    let (name, finding) = (plant.name(), plant.finding());
+    let found = report["violations"][finding].as_u64().unwrap_or(0);
+    println!("planted {name}: {found} {finding}: {}", if found > 0 { "caught" } else { "MISSED" });
+    found > 0
 }
 
 fn new_seed() -> Result<u64> {
@@ -73,25 +107,28 @@ fn new_seed() -> Result<u64> {
 
 /// Even seeds run two brokers on PostgreSQL, odd ones a broker on SQLite.
 fn run_plan(plan: &Plan) -> Result<Outcome> {
-    let program = program()?;
     let mut random = Random::new(plan.seed);
     let folder = servers::folder()?;
-    let postgres = match plan.seed.is_multiple_of(2) {
-        true => Some(Postgres::start(&servers::postgres_programs()?, folder.path())?),
-        false => None,
+    let servers = match plan.seed.is_multiple_of(2) {
+        true => (
+            Some(Postgres::start(&servers::postgres_programs()?, folder.path())?),
+            Some(Redis::start(&servers::redis_program()?, folder.path())?),
+        ),
+        false => (None, None),
     };
-    let store = if postgres.is_some() { "postgres" } else { "sqlite" };
+    let store = if servers.0.is_some() { "postgres" } else { "sqlite" };
     let runtime = Runtime::new().context("no runtime")?;
-    let mut world = World::start(&program, folder.path(), postgres, &runtime, &mut random)?;
+    let mut world = World::start(&plan.program, folder.path(), servers, &runtime, &mut random)?;
     let began = now();
     let (journal, faults) = misfortune(plan, &mut world, &runtime, &mut random)?;
     let seconds = began.elapsed().as_secs();
     let (arrived, unfinished) = quiet(&mut world, &journal, &runtime)?;
     // A row without its answer is a violation already, whatever else there is.
     let keys = world.keys()?;
-    let delayed = runtime.block_on(world.delayed(&keys, &faults.counts.outages));
+    let delayed = runtime.block_on(world.delayed(&keys));
     let delayed = delayed.unwrap_or_default();
-    let verdict = checker::check(&journal.accepted(), &journal.refused(), &arrived, &delayed);
+    let mut verdict = checker::check(&journal.accepted(), &journal.refused(), &arrived, &delayed);
+    checker::check_queues(&mut verdict, &journal.accepted(), &journal.taken());
     let checked = world.operate(&["check"]);
     let broker_check = checked.as_ref().map_or_else(|error| format!("{error:#}"), String::clone);
     let consistent = checked.is_ok() && broker_check.ends_with("consistent");
@@ -104,11 +141,18 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
         "seed": plan.seed, "store": store, "seconds": seconds, "faults": faults.counts.json(),
         "connections": world.proxy.made(), "sends": journal.accepted().len(),
         "refusals": journal.refused().len(), "deliveries": arrived.len(),
+        "takes": journal.taken().len(), "work": journal.seen(),
+        "small_disk": world.disk.is_some(),
         "waiting_and_dead": unfinished, "surprises": *journal.surprises(),
         "broker_check": broker_check, "clean": is_clean,
     });
+    let (answers, sends) = world.proxy.record().counts();
+    report["answered_5xx"] = json!({"answers": answers, "sends": sends});
     report["violations"] = violations(&verdict);
-    if !is_clean {
+    if !is_clean && plan.keeps_traces {
+        if let Some(disk) = &world.disk {
+            disk.keep()?;
+        }
         // Logs and databases stay for whoever looks.
         eprintln!("xtask: everything is left in {}", folder.keep().display());
     }
@@ -131,14 +175,16 @@ fn misfortune(
                 name: format!("{daemon}-{number}"),
                 client: world.client(daemon),
                 sender: sender.clone(),
-                receivers: keys.iter().filter(|key| *key != sender).cloned().collect(),
+                everybody: keys.clone(),
                 journal: Arc::clone(&journal),
                 random: random.fork(),
             };
             callers.push(runtime.spawn(caller.run()));
         }
+        let (client, journal) = (world.client(daemon), Arc::clone(&journal));
+        drop(runtime.spawn(Worker { client, journal, random: random.fork() }.run()));
     }
-    let mut faults = Faults::new(random.fork());
+    let mut faults = Faults::new(random.fork(), plan.length >= LONG);
     let began = now();
     while began.elapsed() < plan.length
         || faults.counts.kills() < plan.kills_min
@@ -147,6 +193,7 @@ fn misfortune(
         faults.next(world)?;
     }
     journal.stop();
+    faults.thaw(world)?;
     for caller in callers {
         runtime.block_on(caller).context("a caller failed")?;
     }
@@ -161,7 +208,7 @@ fn quiet(
     journal: &Journal,
     runtime: &Runtime,
 ) -> Result<(Vec<Arrived>, Option<(u64, u64)>)> {
-    let (keys, expected) = (world.keys()?, journal.accepted().len());
+    let (keys, (expected, work)) = (world.keys()?, journal.expected());
     let mut unfinished = None;
     wait_until(QUIET_LIMIT, || {
         unfinished = runtime.block_on(world.unfinished());
@@ -169,10 +216,11 @@ fn quiet(
             return Ok(false);
         }
         let arrived = runtime.block_on(world.inboxes(&keys));
-        Ok(arrived.is_some_and(|arrived| arrived.len() >= expected))
+        Ok(arrived.is_some_and(|arrived| arrived.len() >= expected) && journal.seen() >= work)
     })?;
     // What comes once too often comes last.
     pause(SETTLES);
+    journal.stop_work();
     let arrived = runtime.block_on(world.inboxes(&keys)).context("an inbox cannot be read")?;
     Ok((arrived, unfinished))
 }
@@ -227,7 +275,8 @@ mod tests {
 
     /// Short, but with every kind of fault.
     fn short(seed: u64) {
-        let plan = Plan { seed, length: Duration::from_secs(15), kills_min: 20, cuts_min: 20 };
+        let (program, length) = (program().unwrap(), Duration::from_secs(15));
+        let plan = Plan { program, seed, length, kills_min: 20, cuts_min: 20, keeps_traces: true };
         let outcome = run_plan(&plan).unwrap();
         println!("{}", human(&outcome.report));
         assert!(outcome.is_clean, "{:#}", outcome.report);

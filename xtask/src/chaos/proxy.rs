@@ -14,6 +14,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::witness::{Record, Witness};
 use crate::random::Random;
 
 const PIECE_BYTES: usize = 16 << 10;
@@ -45,6 +46,7 @@ struct Shared {
     delay_ms: AtomicU64,
     connections: Mutex<BTreeMap<u64, watch::Sender<Fault>>>,
     made: AtomicU64,
+    record: Record,
 }
 
 impl Proxy {
@@ -57,6 +59,7 @@ impl Proxy {
             delay_ms: AtomicU64::new(0),
             connections: Mutex::default(),
             made: AtomicU64::new(0),
+            record: Record::default(),
         });
         let accepting = Arc::clone(&shared);
         drop(tokio::spawn(async move {
@@ -74,6 +77,11 @@ impl Proxy {
     /// Connections that were made so far.
     pub(crate) fn made(&self) -> u64 {
         self.shared.made.load(Ordering::SeqCst)
+    }
+
+    /// What the brokers were heard to say.
+    pub(crate) fn record(&self) -> &Record {
+        &self.shared.record
     }
 
     /// Does this to one connection; `false` when there is none.
@@ -111,8 +119,10 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     lock(&shared.connections).insert(number, fate);
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let up = Way { closed_by: Fault::CloseUp, fate: fate_too.clone(), told: told.clone() };
-    let down = Way { closed_by: Fault::CloseDown, fate: fate_too, told: told.clone() };
+    let way =
+        |closed_by, witness| Way { closed_by, fate: fate_too.clone(), told: told.clone(), witness };
+    let up = way(Fault::CloseUp, None);
+    let down = way(Fault::CloseDown, Some(Witness::new(shared.record.clone())));
     let both = async {
         tokio::join!(
             up.carry(from_client, to_server, &shared),
@@ -132,6 +142,8 @@ struct Way {
     closed_by: Fault,
     fate: watch::Sender<Fault>,
     told: watch::Receiver<Fault>,
+    /// Of what brokers say.
+    witness: Option<Witness>,
 }
 
 impl Way {
@@ -145,6 +157,9 @@ impl Way {
                 },
                 _ = self.told.wait_for(|fate| *fate == self.closed_by) => break,
             };
+            if let Some(witness) = &mut self.witness {
+                witness.hear(&piece[..count]);
+            }
             let delay_ms = shared.delay_ms.load(Ordering::SeqCst);
             if delay_ms > 0 {
                 tokio::time::sleep(Duration::from_millis(delay_ms)).await;

@@ -7,31 +7,40 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use semel_client::Client;
-use semel_core::clock::UnixMs;
-use semel_core::rfc3339;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use super::checker::{Arrived, SendId};
+use super::disk::SmallDisk;
+use super::load::{QUEUE, TOPIC};
 use super::process::{Process, output};
 use super::proxy::Proxy;
 use crate::random::Random;
-use crate::servers::Postgres;
+use crate::servers::{Postgres, Redis, wait_until};
 
 const MESH: &str = "ops";
 const BROKERS: usize = 2;
 const DAEMONS: usize = 3;
+/// The daemon whose disk can be full.
+const ON_SMALL_DISK: usize = 2;
+/// How long the mesh may take until its topic and its queue are there.
+const SETUP_LIMIT: Duration = Duration::from_secs(30);
 /// Nobody has the owner's key: the mesh is run from its store.
 const OWNER_KEY: &str = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
 
-/// How long a broker may still answer `5xx` once its store is back.
-const STORE_SETTLES: Duration = Duration::from_secs(3);
+/// A row that the broker could not take more often waits on its own (`ATTEMPTS_TOGETHER` of the
+/// daemon); up to there rows wait together and in order.
+const ATTEMPTS_TOGETHER: u64 = 5;
 
 /// Fields are dropped in order: daemons, brokers, the store, its folder.
 pub(crate) struct World {
     pub(crate) daemons: Vec<Process>,
     pub(crate) brokers: Vec<Process>,
     pub(crate) postgres: Option<Postgres>,
+    /// The limiter of brokers that share a store.
+    pub(crate) redis: Option<Redis>,
+    /// Of one daemon; nothing where we may not mount.
+    pub(crate) disk: Option<SmallDisk>,
     pub(crate) proxy: Proxy,
     store: String,
     program: PathBuf,
@@ -43,7 +52,7 @@ impl World {
     pub(crate) fn start(
         program: &Path,
         folder: &Path,
-        postgres: Option<Postgres>,
+        (postgres, redis): (Option<Postgres>, Option<Redis>),
         runtime: &Runtime,
         random: &mut Random,
     ) -> Result<Self> {
@@ -56,14 +65,19 @@ impl World {
         let proxy = runtime.block_on(Proxy::start(addresses.clone(), random.fork()))?;
         let (program, folder) = (program.to_owned(), folder.to_owned());
         let (daemons, brokers) = (Vec::new(), Vec::new());
-        let mut world = Self { daemons, brokers, postgres, proxy, store, program, folder };
+        let disk = SmallDisk::mount(&folder.join(format!("daemon-{ON_SMALL_DISK}")))?;
+        let mut world =
+            Self { daemons, brokers, postgres, redis, disk, proxy, store, program, folder };
         world.operate(&["mesh", "create", MESH, "--owner", "nobody", "--owner-key", OWNER_KEY])?;
         // What is tested is not the limit.
         world.operate(&["mesh", "set", MESH, "rate_limit=1000000"])?;
         for (number, address) in addresses.iter().enumerate() {
             let (name, address) = (format!("broker-{number}"), address.to_string());
-            let serve =
-                ["broker", "serve", "--json", "--listen", &address, "--store", &world.store];
+            let mut serve =
+                vec!["broker", "serve", "--json", "--listen", &address, "--store", &world.store];
+            if let Some(redis) = &world.redis {
+                serve.extend(["--limiter", redis.url(), "--brokers", "2"]);
+            }
             let broker = Process::start(&name, &world.program, &serve, &world.folder)?;
             world.brokers.push(broker);
         }
@@ -71,7 +85,22 @@ impl World {
             let daemon = world.join(&format!("daemon-{number}"))?;
             world.daemons.push(daemon);
         }
+        world.settle()?;
         Ok(world)
+    }
+
+    /// A topic that everybody subscribes to, and a queue.
+    fn settle(&self) -> Result<()> {
+        let mut verbs = vec![(0, ["queue", "create", QUEUE]), (0, ["topic", "create", TOPIC])];
+        verbs.extend((1..DAEMONS).map(|daemon| (daemon, ["topic", "subscribe", TOPIC])));
+        for (daemon, verb) in verbs {
+            let home = self.folder.join(&self.daemons[daemon].name).display().to_string();
+            let command = [&verb[..], &["--home", &home]].concat();
+            // A daemon is ready before it has found its broker.
+            let done = wait_until(SETUP_LIMIT, || Ok(output(&self.program, &command).is_ok()))?;
+            anyhow::ensure!(done, "semel {} does not succeed", command.join(" "));
+        }
+        Ok(())
     }
 
     fn join(&self, name: &str) -> Result<Process> {
@@ -117,27 +146,16 @@ impl World {
         Some(arrived)
     }
 
-    /// Sends that were tried more than once and waited while the store was away: the broker may
-    /// have answered `5xx`. `None` while an outbox does not answer.
-    pub(crate) async fn delayed(
-        &self,
-        keys: &[String],
-        outages: &[(UnixMs, UnixMs)],
-    ) -> Option<HashSet<SendId>> {
+    /// Sends that may be overtaken (mesh.md §2): a broker was heard to answer `5xx` to them, and
+    /// they were tried so often that they wait on their own. `None` while an outbox is silent.
+    pub(crate) async fn delayed(&self, keys: &[String]) -> Option<HashSet<SendId>> {
         let mut delayed = HashSet::new();
-        if outages.is_empty() {
-            return Some(delayed);
-        }
         for (daemon, sender) in keys.iter().enumerate() {
             for row in pages(&self.client(daemon), "/v1/outbox?limit=500").await? {
-                let enqueued = rfc3339::parse(row["enqueued_at"].as_str()?)?;
-                let delivered = row["delivered_at"].as_str().and_then(rfc3339::parse)?;
-                let waited = |(from, to): &(UnixMs, UnixMs)| {
-                    enqueued <= to.saturating_add(STORE_SETTLES) && delivered >= *from
-                };
-                if row["attempts"].as_u64()? > 1 && outages.iter().any(waited) {
-                    let key = row["client_message_id"].as_str()?.to_owned();
-                    delayed.insert((sender.clone(), key));
+                let key = row["client_message_id"].as_str()?;
+                let alone = row["attempts"].as_u64()? > ATTEMPTS_TOGETHER;
+                if alone && self.proxy.record().undone(key) > 0 {
+                    delayed.insert((sender.clone(), key.to_owned()));
                 }
             }
         }

@@ -16,11 +16,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use process::Server;
-
-pub(crate) use install::{postgres as postgres_programs, python, strace};
+pub(crate) use install::{postgres as postgres_programs, python, redis as redis_program, strace};
 pub(crate) use postgres::Postgres;
 pub(crate) use process::tied_to_us;
+pub(crate) use redis::Redis;
 pub(crate) use wait::{pause, wait_until};
 
 const PASSWORD_BYTES: usize = 16;
@@ -28,9 +27,8 @@ const PASSWORD_BYTES: usize = 16;
 /// Fields are dropped in order: the servers end before their folder goes.
 pub(crate) struct Servers {
     postgres: Postgres,
-    _redis: Server,
+    redis: Redis,
     _folder: TempDir,
-    redis_url: String,
 }
 
 impl Servers {
@@ -41,14 +39,13 @@ impl Servers {
         let folder = folder()?;
         let postgres = Postgres::start(&postgres_programs, folder.path())
             .context("cannot start PostgreSQL")?;
-        let (redis, redis_url) =
-            redis::start(&redis_program, folder.path()).context("cannot start Redis")?;
-        Ok(Self { postgres, _redis: redis, _folder: folder, redis_url })
+        let redis = Redis::start(&redis_program, folder.path()).context("cannot start Redis")?;
+        Ok(Self { postgres, redis, _folder: folder })
     }
 
     /// What the tests and benchmarks read to find the servers.
     pub(crate) fn environment(&self) -> [(&'static str, &str); 2] {
-        [("SEMEL_TEST_POSTGRES", self.postgres.url()), ("SEMEL_TEST_REDIS", &self.redis_url)]
+        [("SEMEL_TEST_POSTGRES", self.postgres.url()), ("SEMEL_TEST_REDIS", self.redis.url())]
     }
 }
 

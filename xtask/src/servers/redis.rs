@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
@@ -11,29 +11,68 @@ use rustix::process::Signal;
 use super::process::{Recipe, Server, connect, tied_to_us};
 use super::random_password;
 
-/// The server and its URL.
-pub(crate) fn start(program: &Path, parent: &Path) -> Result<(Server, String)> {
-    let folder = parent.join("redis");
-    std::fs::create_dir(&folder)?;
-    let password = random_password()?;
-    let config_file = folder.join("redis.conf");
+/// A running server, which can be stopped and started again at the same place.
+pub(crate) struct Redis {
+    /// `None` while it is stopped.
+    server: Option<Server>,
+    program: PathBuf,
+    folder: PathBuf,
+    password: String,
+    port: u16,
+    url: String,
+}
 
+impl Redis {
+    /// In a folder of its own under `parent`; returns when it answers.
+    pub(crate) fn start(program: &Path, parent: &Path) -> Result<Self> {
+        let folder = parent.join("redis");
+        std::fs::create_dir(&folder)?;
+        let password = random_password()?;
+        let (server, port) = with_recipe(program, &folder, &password, |recipe| recipe.start())?;
+        let url = format!("redis://:{password}@127.0.0.1:{port}/");
+        let program = program.to_owned();
+        Ok(Self { server: Some(server), program, folder, password, port, url })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Everything in it is gone.
+    pub(crate) fn stop(&mut self) {
+        self.server = None;
+    }
+
+    /// Returns when it answers again.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
+        let port = self.port;
+        let start = |recipe: &Recipe<'_>| recipe.start_on(port);
+        self.server = Some(with_recipe(&self.program, &self.folder, &self.password, start)?);
+        Ok(())
+    }
+}
+
+fn with_recipe<T>(
+    program: &Path,
+    folder: &Path,
+    password: &str,
+    start: impl FnOnce(&Recipe<'_>) -> Result<T>,
+) -> Result<T> {
+    let config_file = folder.join("redis.conf");
     let command = |port| {
-        write_config(&config_file, &config(&folder, port, &password))?;
+        write_config(&config_file, &config(folder, port, password))?;
         let mut command = tied_to_us(program, "TERM");
-        command.arg(&config_file).current_dir(&folder);
+        command.arg(&config_file).current_dir(folder);
         Ok(command)
     };
-    let ready = |port| answers(port, &password).unwrap_or(false);
-    let recipe = Recipe {
+    let ready = |port| answers(port, password).unwrap_or(false);
+    start(&Recipe {
         name: "redis",
         log: folder.join("log"),
         stop: Signal::TERM,
         command: &command,
         ready: &ready,
-    };
-    let (server, port) = recipe.start()?;
-    Ok((server, format!("redis://:{password}@127.0.0.1:{port}/")))
+    })
 }
 
 /// A file, because everybody can read another process's arguments.
