@@ -64,8 +64,9 @@ pub(super) async fn ended(served: &Served) {
     let late = join(served, 10, &token).await;
     assert_eq!(late.body, none.body, "the answer does not tell them apart");
     let now = semel_core::clock::UnixMs(NOW.0 + 60_000);
-    assert_eq!(store(served).invite_sweep(now, 10).await.unwrap(), 1);
-    assert_eq!(store(served).invite_sweep(now, 10).await.unwrap(), 0);
+    // By this sweep, or by one of the broker's own that came first.
+    assert!(store(served).invite_sweep(now, 10).await.unwrap() <= 1);
+    assert_eq!(served.fixture.plant("DELETE FROM mesh.invite").await, 0);
 }
 
 pub(super) async fn keys_once(served: &Served) {
