@@ -1,11 +1,11 @@
 //! Accepts per second, and what each took: through the broker's pipeline (B0, limiter, five
 //! effects, one commit), on SQLite and on PostgreSQL, beside bare loops on the same disk and the
-//! same server, and beside NATS JetStream where it is installed.
+//! same server.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use semel_broker::accept::{AcceptItem, Session, Verdict};
@@ -26,21 +26,15 @@ use semel_store::postgres::PostgresOptions;
 use tokio_postgres::NoTls;
 use uuid::Uuid;
 
-use crate::facts;
-use crate::nats::{self, Nats};
-use crate::report::{Bar, Measured, Rounds, publish, table};
+use crate::report::{Bar, Measured, Rounds, publish};
+use crate::{facts, plan};
 
-const ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_millis(1500);
 const SUBSCRIBERS: usize = 100;
 
 const BARE_SQLITE: &str = "bare SQLite loop, 64 inserts per commit";
 const BARE_POSTGRES_1: &str = "bare PostgreSQL, one row per commit, 1 at once";
 const BARE_POSTGRES_64: &str = "bare PostgreSQL, one row per commit, 64 at once";
 const BARE_POSTGRES_256: &str = "bare PostgreSQL, one row per commit, 256 at once";
-const NATS_1: &str = "NATS JetStream, sync always, 1 in flight";
-const NATS_64: &str = "NATS JetStream, sync always, 64 in flight";
-const NATS_256: &str = "NATS JetStream, sync always, 256 in flight";
 const FAN_OUT_POSTGRES: &str = "deliveries of a topic with 100 subscribers, PostgreSQL";
 const BARE_POSTGRES: &str = "bare PostgreSQL, dedupe + message per commit, 64 at once";
 const SQLITE_1: &str = "accepts on SQLite, 1 in flight";
@@ -51,33 +45,13 @@ const POSTGRES_64: &str = "accepts on PostgreSQL, 64 in flight";
 const POSTGRES_256: &str = "accepts on PostgreSQL, 256 in flight";
 const RETRIES: &str = "retries of a known id on SQLite, 64 in flight";
 const FAN_OUT: &str = "deliveries of a topic with 100 subscribers, SQLite";
-const WANTED_FAN_OUT: &str = "20,000 deliveries";
-
-const ROWS: &[&str] = &[
-    BARE_SQLITE,
-    BARE_POSTGRES,
-    BARE_POSTGRES_1,
-    BARE_POSTGRES_64,
-    BARE_POSTGRES_256,
-    NATS_1,
-    NATS_64,
-    NATS_256,
-    SQLITE_1,
-    SQLITE_64,
-    SQLITE_256,
-    POSTGRES_1,
-    POSTGRES_64,
-    POSTGRES_256,
-    RETRIES,
-    FAN_OUT,
-    FAN_OUT_POSTGRES,
-];
+const WANTED_FAN_OUT: &str = "20,000 deliveries a second";
 
 const BARS: &[Bar] = &[
-    Bar { ours: SQLITE_64, reference: BARE_SQLITE, target: 0.3 },
-    Bar { ours: POSTGRES_64, reference: BARE_POSTGRES, target: 2.0 },
-    Bar { ours: RETRIES, reference: SQLITE_64, target: 3.0 },
-    Bar { ours: FAN_OUT, reference: WANTED_FAN_OUT, target: 1.0 },
+    Bar::at_least(SQLITE_64, 0.3, BARE_SQLITE),
+    Bar::at_least(POSTGRES_64, 2.0, BARE_POSTGRES),
+    Bar::at_least(RETRIES, 3.0, SQLITE_64),
+    Bar::at_least(FAN_OUT, 1.0, WANTED_FAN_OUT),
 ];
 
 /// What a round sends.
@@ -93,30 +67,14 @@ enum Load {
 
 /// Runs everything, interleaved.
 pub(crate) fn run() -> Result<()> {
-    let (machine, rounds) = measure(ROUNDS)?;
-    publish("broker", &machine, ROWS, &rounds, BARS)
-}
-
-/// One round, to see that everything runs: a table of which nothing is kept.
-pub(crate) fn smoke() -> Result<()> {
-    let (_, rounds) = measure(1)?;
-    table(ROWS, &rounds);
-    Ok(())
-}
-
-fn measure(count: usize) -> Result<(serde_json::Value, Rounds)> {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("target");
-    let folder = tempfile::tempdir_in(target)?;
+    let folder = tempfile::tempdir_in(plan::target())?;
     let server = std::env::var("SEMEL_TEST_POSTGRES")
         .context("SEMEL_TEST_POSTGRES is not set: run `cargo xtask bench`")?;
     let machine = facts::machine(folder.path())?;
     let mut rounds = Rounds::default();
+    rounds.wanted(WANTED_FAN_OUT, 20_000.0);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let nats = nats::program();
-    if nats.is_none() {
-        println!("no nats-server on the path or in SEMEL_BENCH_NATS: its rows are left out");
-    }
-    for round in 0..count {
+    for round in 0..plan::rounds() {
         let path = |name: &str| folder.path().join(format!("{name}-{round}.db"));
         rounds.add(BARE_SQLITE, crate::store::bare(&path("bare"), 64)?);
         let both = runtime.block_on(bare_postgres(&server, 64, Bare::DedupeAndMessage))?;
@@ -126,12 +84,6 @@ fn measure(count: usize) -> Result<(serde_json::Value, Rounds)> {
         {
             let rate = runtime.block_on(bare_postgres(&server, callers, Bare::OneRow))?;
             rounds.measured(name, rate);
-        }
-        if let Some(program) = &nats {
-            for (name, callers) in [(NATS_1, 1), (NATS_64, 64), (NATS_256, 256)] {
-                let server = Nats::start(program, &path(&format!("nats-{callers}")))?;
-                rounds.measured(name, server.publishes(callers, ROUND)?);
-            }
         }
         for (name, callers) in [(SQLITE_1, 1), (SQLITE_64, 64), (SQLITE_256, 256)] {
             let path = path(&format!("accepts-{callers}"));
@@ -148,9 +100,8 @@ fn measure(count: usize) -> Result<(serde_json::Value, Rounds)> {
         rounds.measured(FAN_OUT, deliveries(runtime.block_on(topic)?));
         let topic = async { accepts(postgres(&server).await?, 64, Load::Topic).await };
         rounds.measured(FAN_OUT_POSTGRES, deliveries(runtime.block_on(topic)?));
-        rounds.add(WANTED_FAN_OUT, 20_000.0);
     }
-    Ok((machine, rounds))
+    publish("broker", &machine, &rounds, BARS)
 }
 
 /// Each send is a delivery to every subscriber.
@@ -209,7 +160,7 @@ async fn accepts(store: Store, callers: usize, load: Load) -> Result<Measured> {
         let bench = Arc::clone(&bench);
         tasks.spawn(async move {
             let mut latencies = Vec::new();
-            while start.elapsed() < ROUND {
+            while start.elapsed() < plan::round() {
                 let sent_at = Instant::now();
                 bench.send(bench.next.fetch_add(1, Ordering::Relaxed)).await?;
                 latencies.push(micros(sent_at));
@@ -348,7 +299,7 @@ async fn bare_connection(
     let claim = client.prepare(claim).await?;
     let message = client.prepare("INSERT INTO message (id, body) VALUES ($1, $2)").await?;
     let (print, body, mut latencies) = ([0x5a_u8; 32], vec![0x5a_u8; 256], Vec::new());
-    while start.elapsed() < ROUND {
+    while start.elapsed() < plan::round() {
         let n = next.fetch_add(1, Ordering::Relaxed);
         let (id, name) = (Uuid::now_v7(), format!("deploy-{n:019}"));
         let sent_at = Instant::now();

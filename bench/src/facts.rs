@@ -7,22 +7,47 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use tokio_postgres::NoTls;
 
-/// Cores, kernel, SQLite, and how fast the disk of `folder` makes a small write durable.
+/// Processor, kernel, databases, and how fast the disk of `folder` makes a small write durable.
 pub(crate) fn machine(folder: &Path) -> Result<Value> {
     let cores = std::thread::available_parallelism()?.get();
     let kernel = rustix::system::uname();
     let us = fdatasync_us(folder)?;
     Ok(json!({
         "cores": cores,
+        "cpu": cpu(),
         "kernel": kernel.release().to_string_lossy(),
         "sqlite": rusqlite::version(),
+        "postgres": postgres(),
         "fdatasync_us": us.round(),
+        "fdatasync_per_second": (1e6 / us).round(),
+        "peers": crate::peers::versions(),
+        "build": if cfg!(debug_assertions) { "debug" } else { "release" },
     }))
 }
 
+fn cpu() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// The version of the server that the stores are measured on.
+fn postgres() -> Option<String> {
+    let server = std::env::var("SEMEL_TEST_POSTGRES").ok()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&server, NoTls).await.ok()?;
+        tokio::spawn(connection);
+        let row = client.query_one("SHOW server_version", &[]).await.ok()?;
+        let version: String = row.try_get(0).ok()?;
+        version.split_whitespace().next().map(str::to_owned)
+    })
+}
+
 /// Median time of writing 4 KiB at the end of a file and syncing it.
-fn fdatasync_us(folder: &Path) -> Result<f64> {
+pub(crate) fn fdatasync_us(folder: &Path) -> Result<f64> {
     let mut file = File::create(folder.join("fdatasync"))?;
     let mut times = Vec::new();
     let until = Instant::now() + Duration::from_millis(500);

@@ -1,6 +1,8 @@
 //! Jobs per second: taken in, claimed, each step written down before and after, ended; every one of
 //! these on disk before the next. Beside them the same commits without an engine, which is the
-//! practical ceiling.
+//! practical ceiling, and the same work by other engines.
+
+mod spawned;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -27,13 +29,12 @@ use semel_store::migration::{Migration, MigrationSet};
 use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
 use serde_json::json;
+use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use crate::facts;
-use crate::report::{Bar, Measured, Rounds, publish};
-
-const ROUNDS: usize = 3;
-const ROUND: Duration = Duration::from_millis(1500);
+use crate::peers::engines;
+use crate::report::{Bar, Measured, Rounds, Unit, publish};
+use crate::{facts, peers, plan};
 
 /// Name, steps, in flight.
 const CEILING: [(&str, usize, usize); 4] = [
@@ -57,71 +58,130 @@ const POSTGRES: [(&str, usize, usize); 4] = [
     ("jobs on PostgreSQL, 3 steps, 64 in flight", 3, 64),
     ("jobs on PostgreSQL, 3 steps, 256 in flight", 3, 256),
 ];
+/// Name, steps, in flight, of other engines.
+const EFFECTUM: [(&str, usize, usize); 2] = [
+    ("effectum on SQLite, 1 step, 1 in flight", 1, 1),
+    ("effectum on SQLite, 1 step, 64 in flight", 1, 64),
+];
+const DBOS: [(&str, usize, usize); 4] = [
+    ("DBOS on PostgreSQL, 1 step, 1 in flight", 1, 1),
+    ("DBOS on PostgreSQL, 1 step, 64 in flight", 1, 64),
+    ("DBOS on PostgreSQL, 3 steps, 1 in flight", 3, 1),
+    ("DBOS on PostgreSQL, 3 steps, 64 in flight", 3, 64),
+];
+const RESTATE: [(&str, usize, usize); 4] = [
+    ("Restate, 1 step, 1 in flight", 1, 1),
+    ("Restate, 1 step, 64 in flight", 1, 64),
+    ("Restate, 3 steps, 1 in flight", 3, 1),
+    ("Restate, 3 steps, 64 in flight", 3, 64),
+];
+/// Name, whether one process serves many steps, in flight.
+const SPAWNED: [(&str, bool, usize); 4] = [
+    ("jobs on SQLite, a process for each step, 1 in flight", false, 1),
+    ("jobs on SQLite, a process for each step, 64 in flight", false, 64),
+    ("jobs on SQLite, processes that stay, 1 in flight", true, 1),
+    ("jobs on SQLite, processes that stay, 64 in flight", true, 64),
+];
 const IDLE: &str = "idle engine on SQLite, from submit to the start of the step";
+const IDLE_P50: &str = "idle engine on SQLite, from submit to the start of the step: p50";
+const MS_3: &str = "3 ms";
 const FEW: (&str, usize) = ("claims on SQLite, one at a time, 100 pending", 100);
 const MANY: (&str, usize) = ("claims on SQLite, one at a time, 50,000 pending", 50_000);
 /// Claims that are measured at each depth; fewer than wait at the smaller one.
 const CLAIMS: usize = 90;
 
-const ROWS: &[&str] = &[
-    CEILING[0].0,
-    CEILING[1].0,
-    CEILING[2].0,
-    CEILING[3].0,
-    SQLITE[0].0,
-    SQLITE[1].0,
-    SQLITE[2].0,
-    SQLITE[3].0,
-    SQLITE[4].0,
-    SQLITE[5].0,
-    POSTGRES[0].0,
-    POSTGRES[1].0,
-    POSTGRES[2].0,
-    POSTGRES[3].0,
-    IDLE,
-    FEW.0,
-    MANY.0,
-];
-
 const BARS: &[Bar] = &[
-    Bar { ours: SQLITE[1].0, reference: CEILING[1].0, target: 0.35 },
-    Bar { ours: SQLITE[4].0, reference: CEILING[3].0, target: 0.35 },
-    // At most 1.3 times as long.
-    Bar { ours: MANY.0, reference: FEW.0, target: 0.77 },
+    Bar::at_least(SQLITE[1].0, 0.35, CEILING[1].0),
+    Bar::at_least(SQLITE[4].0, 0.35, CEILING[3].0),
+    Bar::at_least(SQLITE[1].0, 1.0, EFFECTUM[1].0),
+    Bar::at_least(SQLITE[1].0, 1.0, DBOS[1].0),
+    Bar::at_least(SQLITE[1].0, 1.0, RESTATE[1].0),
+    Bar::at_least(SQLITE[4].0, 10.0, RESTATE[3].0),
+    Bar::at_least(POSTGRES[2].0, 3.0, DBOS[3].0),
+    Bar::at_most(IDLE_P50, 1.0, MS_3),
+    // So much slower beside many that wait.
+    Bar::at_most(FEW.0, 1.3, MANY.0),
 ];
 
 /// Runs everything, interleaved.
 pub(crate) fn run() -> Result<()> {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("target");
-    let folder = tempfile::tempdir_in(target)?;
+    let folder = tempfile::tempdir_in(plan::target())?;
     let server = std::env::var("SEMEL_TEST_POSTGRES")
         .context("SEMEL_TEST_POSTGRES is not set: run `cargo xtask bench`")?;
     let machine = facts::machine(folder.path())?;
     let mut rounds = Rounds::default();
+    rounds.wanted(MS_3, 3.0);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    for round in 0..ROUNDS {
-        let path = |name: &str| folder.path().join(format!("{name}-{round}"));
-        for (number, (name, steps, callers)) in CEILING.into_iter().enumerate() {
-            let path = path(&format!("ceiling-{number}.db"));
-            rounds.measured(name, runtime.block_on(ceiling(&path, steps, callers))?);
-        }
-        for (number, (name, steps, callers)) in SQLITE.into_iter().enumerate() {
-            let folder = path(&format!("jobs-{number}"));
-            let run = async { jobs(on_sqlite(&folder)?, &folder, steps, callers).await };
-            rounds.measured(name, runtime.block_on(run)?);
-        }
-        for (number, (name, steps, callers)) in POSTGRES.into_iter().enumerate() {
-            let folder = path(&format!("shared-{number}"));
-            let run = async { jobs(on_postgres(&server).await?, &folder, steps, callers).await };
-            rounds.measured(name, runtime.block_on(run)?);
-        }
-        rounds.measured(IDLE, runtime.block_on(idle(&path("idle")))?);
-        for (name, pending) in [FEW, MANY] {
-            let folder = path(&format!("pending-{pending}"));
-            rounds.measured(name, runtime.block_on(claims(&folder, pending))?);
-        }
+    for round in 0..plan::rounds() {
+        let folder = folder.path().join(round.to_string());
+        std::fs::create_dir_all(&folder)?;
+        ours(&runtime, &folder, &server, &mut rounds)?;
+        others(&runtime, &folder, &server, &mut rounds);
+        // Some of it is large.
+        std::fs::remove_dir_all(&folder)?;
     }
-    publish("jobs", &machine, ROWS, &rounds, BARS)
+    publish("jobs", &machine, &rounds, BARS)
+}
+
+fn ours(runtime: &Runtime, folder: &Path, server: &str, rounds: &mut Rounds) -> Result<()> {
+    for (number, (name, steps, callers)) in CEILING.into_iter().enumerate() {
+        let path = folder.join(format!("ceiling-{number}.db"));
+        rounds.measured(name, runtime.block_on(ceiling(&path, steps, callers))?);
+    }
+    for (number, (name, steps, callers)) in SQLITE.into_iter().enumerate() {
+        let folder = folder.join(format!("jobs-{number}"));
+        let run = async { jobs(on_sqlite(&folder)?, &folder, in_process()?, steps, callers).await };
+        rounds.measured(name, runtime.block_on(run)?);
+    }
+    for (number, (name, steps, callers)) in POSTGRES.into_iter().enumerate() {
+        let folder = folder.join(format!("shared-{number}"));
+        let run = async {
+            jobs(on_postgres(server).await?, &folder, in_process()?, steps, callers).await
+        };
+        rounds.measured(name, runtime.block_on(run)?);
+    }
+    for (number, (name, is_warm, callers)) in SPAWNED.into_iter().enumerate() {
+        let folder = folder.join(format!("spawned-{number}"));
+        let run = async {
+            let stores = on_sqlite(&folder)?;
+            let gears = spawned::gears(&folder, is_warm).await?;
+            jobs(stores, &folder, gears, 1, callers).await
+        };
+        rounds.measured(name, runtime.block_on(run)?);
+    }
+    let shown = runtime.block_on(idle(&folder.join("idle")))?;
+    rounds.value(IDLE_P50, Unit::Ms, shown.percentile_ms(50));
+    rounds.measured(IDLE, shown);
+    for (name, pending) in [FEW, MANY] {
+        let folder = folder.join(format!("pending-{pending}"));
+        rounds.measured(name, runtime.block_on(claims(&folder, pending))?);
+    }
+    Ok(())
+}
+
+/// The same work by other engines; one that is not there stops nobody.
+fn others(runtime: &Runtime, folder: &Path, server: &str, rounds: &mut Rounds) {
+    for (name, steps, callers) in EFFECTUM {
+        let folder = folder.join(format!("effectum-{steps}-{callers}"));
+        let shown = peers::program("effectum")
+            .and_then(|_| engines::jobs("effectum", steps, callers, &folder, None));
+        rounds.peer("effectum", name, shown);
+    }
+    for (name, steps, callers) in DBOS {
+        let folder = folder.join(format!("dbos-{steps}-{callers}"));
+        let shown = peers::program("DBOS")
+            .and_then(|_| runtime.block_on(crate::broker::fresh(server)))
+            .and_then(|url| engines::jobs("DBOS", steps, callers, &folder, Some(&url)));
+        rounds.peer("DBOS", name, shown);
+    }
+    for (name, steps, callers) in RESTATE {
+        let folder = folder.join(format!("restate-{steps}-{callers}"));
+        let shown = peers::program("Restate").and_then(|program| {
+            let program = program.to_string_lossy();
+            engines::jobs("Restate", steps, callers, &folder, Some(&program))
+        });
+        rounds.peer("Restate", name, shown);
+    }
 }
 
 /// A job and its step with nothing else: the rows that any engine must write.
@@ -151,7 +211,7 @@ async fn ceiling(path: &Path, steps: usize, callers: usize) -> Result<Measured> 
         let (store, next) = (Arc::clone(&store), Arc::clone(&next));
         tasks.spawn(async move {
             let mut latencies = Vec::new();
-            while start.elapsed() < ROUND {
+            while start.elapsed() < plan::round() {
                 let began = Instant::now();
                 let id = next.fetch_add(1, Ordering::Relaxed).cast_signed();
                 bare_job(&store, id, i64::try_from(steps)?).await?;
@@ -247,8 +307,10 @@ async fn on_postgres(server: &str) -> Result<Stores> {
 }
 
 type Began = tokio::sync::mpsc::UnboundedReceiver<Instant>;
+/// What does the steps, and when each began, where that is known.
+type Gears = (Registry, Began);
 
-fn gears() -> Result<(Registry, Began)> {
+fn in_process() -> Result<Gears> {
     let action = Action {
         about: "nothing".to_owned(),
         params: json!({"type": "object"}),
@@ -266,14 +328,19 @@ fn gears() -> Result<(Registry, Began)> {
     Ok((gears, heard))
 }
 
-async fn engine(stores: Stores, folder: &Path, workers: usize) -> Result<(Arc<Engine>, Began)> {
+async fn engine(
+    stores: Stores,
+    folder: &Path,
+    gears: Gears,
+    workers: usize,
+) -> Result<(Arc<Engine>, Began)> {
     let (store, registrar_store) = stores;
+    let (gears, began) = gears;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let authority = Some(KeyPair::from_secret(&[1; 32]));
     let nonces = Arc::new(|| [0; 16]);
     let registrar =
         Registrar::start(registrar_store, Arc::clone(&clock), nonces, authority).await?;
-    let (gears, began) = gears()?;
     let numbers = AtomicU64::new(1);
     let entropy = Box::new(move || u128::from(numbers.fetch_add(1, Ordering::Relaxed)));
     let parts = Parts {
@@ -293,11 +360,11 @@ async fn engine(stores: Stores, folder: &Path, workers: usize) -> Result<(Arc<En
 
 /// One job now and then, to an engine that waits.
 async fn idle(folder: &Path) -> Result<Measured> {
-    let (engine, mut began) = engine(on_sqlite(folder)?, folder, 4).await?;
+    let (engine, mut began) = engine(on_sqlite(folder)?, folder, in_process()?, 4).await?;
     engine.work();
     let start = Instant::now();
     let mut latencies = Vec::new();
-    while start.elapsed() < ROUND {
+    while start.elapsed() < plan::round() {
         let asked = Asked { plan: Some(plan(1)), ..Asked::default() };
         let submitted = Instant::now();
         engine.submit(asked).await?;
@@ -312,7 +379,7 @@ async fn idle(folder: &Path) -> Result<Measured> {
 
 /// Claims one job at a time from a store in which so many wait.
 async fn claims(folder: &Path, pending: usize) -> Result<Measured> {
-    let (engine, _began) = engine(on_sqlite(folder)?, folder, 4).await?;
+    let (engine, _began) = engine(on_sqlite(folder)?, folder, in_process()?, 4).await?;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..50 {
         let engine = Arc::clone(&engine);
@@ -327,7 +394,7 @@ async fn claims(folder: &Path, pending: usize) -> Result<Measured> {
     while let Some(done) = tasks.join_next().await {
         done??;
     }
-    let (gears, _began) = gears()?;
+    let (gears, _began) = in_process()?;
     let gears = Arc::new(gears);
     let start = Instant::now();
     let mut latencies = Vec::new();
@@ -359,8 +426,14 @@ async fn claims(folder: &Path, pending: usize) -> Result<Measured> {
 type Waiters = Arc<Mutex<HashMap<JobId, oneshot::Sender<()>>>>;
 
 /// So many callers, each of whom submits a job and waits for its end.
-async fn jobs(stores: Stores, folder: &Path, steps: usize, callers: usize) -> Result<Measured> {
-    let (engine, mut began) = engine(stores, folder, callers).await?;
+async fn jobs(
+    stores: Stores,
+    folder: &Path,
+    gears: Gears,
+    steps: usize,
+    callers: usize,
+) -> Result<Measured> {
+    let (engine, mut began) = engine(stores, folder, gears, callers).await?;
     engine.work();
     let ignoring = tokio::spawn(async move { while began.recv().await.is_some() {} });
     let waiters = Waiters::default();
@@ -383,7 +456,7 @@ async fn jobs(stores: Stores, folder: &Path, steps: usize, callers: usize) -> Re
         let (engine, waiters) = (Arc::clone(&engine), Arc::clone(&waiters));
         tasks.spawn(async move {
             let mut latencies = Vec::new();
-            while start.elapsed() < ROUND {
+            while start.elapsed() < plan::round() {
                 let began = Instant::now();
                 one(&engine, &waiters, steps).await?;
                 latencies.push(micros(began));

@@ -11,30 +11,45 @@ mod broker;
 mod daemon;
 mod facts;
 mod jobs;
-mod nats;
+mod peers;
+mod plan;
+mod program;
 mod registrar;
 mod report;
 mod store;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
+
+type Part = (&'static str, fn() -> Result<()>);
+
+const PARTS: &[Part] = &[
+    ("store", store::run),
+    ("broker", broker::run),
+    ("daemon", daemon::run),
+    ("registrar", registrar::run),
+    ("jobs", jobs::run),
+    ("program", program::run),
+];
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => store::run()
-            .and_then(|()| broker::run())
-            .and_then(|()| daemon::run())
-            .and_then(|()| registrar::run())
-            .and_then(|()| jobs::run()),
-        ["store"] => store::run(),
-        ["broker"] => broker::run(),
-        ["broker", "smoke"] => broker::smoke(),
-        ["daemon"] => daemon::run(),
-        ["registrar"] => registrar::run(),
-        ["jobs"] => jobs::run(),
-        other => {
-            let known = "store, broker, broker smoke, daemon, registrar, jobs";
-            bail!("there is no benchmark {other:?}; there are: {known}")
+    let mut wanted = plan::Plan::default();
+    let mut names = Vec::new();
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--quick" => wanted.quick = true,
+            "--long" => wanted.long = true,
+            _ => names.push(argument),
         }
     }
+    plan::set(wanted);
+    if names.is_empty() {
+        return PARTS.iter().try_for_each(|(_, run)| run());
+    }
+    let part = |name: &String| {
+        let known = || PARTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let found = PARTS.iter().find(|(part, _)| part == name);
+        found.with_context(|| format!("there is no benchmark {name:?}; there are: {}", known()))
+    };
+    let parts = names.iter().map(part).collect::<Result<Vec<_>>>()?;
+    parts.into_iter().try_for_each(|(_, run)| run())
 }

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use semel_core::clock::{Clock, SystemClock, UnixMs};
@@ -22,11 +22,9 @@ use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
 use tokio_postgres::NoTls;
 
-use crate::facts;
 use crate::report::{Bar, Rounds, publish};
+use crate::{facts, plan};
 
-const ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_millis(1500);
 /// Grants that are signed before a round begins: more than it can use.
 const GRANTS: usize = 20_000;
 const DOMAIN: &str = "bench";
@@ -53,35 +51,20 @@ const POSTGRES: [(&str, usize); 3] = [
     ("registrations on PostgreSQL, 256 in flight", 256),
 ];
 
-const ROWS: &[&str] = &[
-    BARE_SQLITE[0].0,
-    BARE_SQLITE[1].0,
-    BARE_SQLITE[2].0,
-    BARE_POSTGRES[0].0,
-    BARE_POSTGRES[1].0,
-    SQLITE[0].0,
-    SQLITE[1].0,
-    SQLITE[2].0,
-    POSTGRES[0].0,
-    POSTGRES[1].0,
-    POSTGRES[2].0,
-];
-
 const BARS: &[Bar] = &[
-    Bar { ours: SQLITE[1].0, reference: BARE_SQLITE[0].0, target: 0.5 },
-    Bar { ours: POSTGRES[1].0, reference: BARE_POSTGRES[1].0, target: 0.5 },
+    Bar::at_least(SQLITE[1].0, 0.5, BARE_SQLITE[0].0),
+    Bar::at_least(POSTGRES[1].0, 0.5, BARE_POSTGRES[1].0),
 ];
 
 /// Runs everything, interleaved.
 pub(crate) fn run() -> Result<()> {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("target");
-    let folder = tempfile::tempdir_in(target)?;
+    let folder = tempfile::tempdir_in(plan::target())?;
     let server = std::env::var("SEMEL_TEST_POSTGRES")
         .context("SEMEL_TEST_POSTGRES is not set: run `cargo xtask bench`")?;
     let machine = facts::machine(folder.path())?;
     let mut rounds = Rounds::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    for round in 0..ROUNDS {
+    for round in 0..plan::rounds() {
         let path = |name: &str| folder.path().join(format!("{name}-{round}.db"));
         for (name, inserts) in BARE_SQLITE {
             rounds.add(name, crate::store::bare(&path(&format!("bare-{inserts}")), inserts)?);
@@ -98,7 +81,7 @@ pub(crate) fn run() -> Result<()> {
             rounds.add(name, runtime.block_on(rate)?);
         }
     }
-    publish("registrar", &machine, ROWS, &rounds, BARS)
+    publish("registrar", &machine, &rounds, BARS)
 }
 
 fn on_sqlite(path: &Path) -> Result<Store> {
@@ -170,7 +153,7 @@ async fn caller(
     start: Instant,
 ) -> Result<u64> {
     let mut done = 0;
-    while start.elapsed() < ROUND {
+    while start.elapsed() < plan::round() {
         let Some(asked) = asked.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
         let answer = registrar.register(asked.clone()).await??;
         if answer.outcome != Outcome::Registered {
@@ -197,7 +180,7 @@ async fn bare_postgres(server: &str, connections: usize) -> Result<f64> {
             tokio::spawn(connection);
             let insert = client.prepare("INSERT INTO item (id, body) VALUES ($1, $2)").await?;
             let (body, mut done) = (vec![0x5a_u8; 400], 0);
-            while start.elapsed() < ROUND {
+            while start.elapsed() < plan::round() {
                 let mut id = [0x5a; 32];
                 id[..8].copy_from_slice(&next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
                 client.execute(&insert, &[&id.as_slice(), &body]).await?;

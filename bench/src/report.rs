@@ -1,11 +1,12 @@
 //! Medians, a table for people, JSON for programs.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::{Value, json};
+
+use crate::plan;
 
 /// What a round has shown: how many, and what each took in microseconds.
 pub(crate) struct Measured {
@@ -19,46 +20,116 @@ impl Measured {
     pub(crate) fn since(start: Instant, latencies: Vec<u32>) -> Self {
         Self { per_second: latencies.len() as f64 / start.elapsed().as_secs_f64(), latencies }
     }
+
+    /// So many of a hundred took no longer, in milliseconds.
+    pub(crate) fn percentile_ms(&self, part: usize) -> f64 {
+        percentile_ms(&self.latencies, part)
+    }
 }
 
-/// Rates by name, one per round, and latencies of all rounds.
+fn percentile_ms(latencies: &[u32], part: usize) -> f64 {
+    let mut all = latencies.to_vec();
+    all.sort_unstable();
+    let last = all.len().saturating_sub(1);
+    let at = all.get((all.len() * part / 100).min(last)).copied();
+    at.map_or(f64::NAN, |us| f64::from(us) / 1000.0)
+}
+
+/// What a row's number counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    PerSecond,
+    Ms,
+    Mb,
+    PerAccept,
+}
+
+impl Unit {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::PerSecond => "/s",
+            Self::Ms => "ms",
+            Self::Mb => "MB",
+            Self::PerAccept => "per accept",
+        }
+    }
+}
+
+struct Row {
+    name: &'static str,
+    unit: Unit,
+    /// One per round.
+    values: Vec<f64>,
+    latencies: Vec<u32>,
+}
+
+/// What all rounds have shown, in the order in which it was first measured.
 #[derive(Default)]
 pub(crate) struct Rounds {
-    rates: BTreeMap<&'static str, Vec<f64>>,
-    latencies: BTreeMap<&'static str, Vec<u32>>,
+    rows: Vec<Row>,
+    /// Plain numbers that a bar names.
+    wanted: BTreeMap<&'static str, f64>,
+    missing: BTreeMap<String, String>,
 }
 
 impl Rounds {
     pub(crate) fn add(&mut self, name: &'static str, per_second: f64) {
-        self.rates.entry(name).or_default().push(per_second);
+        self.value(name, Unit::PerSecond, per_second);
+    }
+
+    pub(crate) fn value(&mut self, name: &'static str, unit: Unit, value: f64) {
+        self.row(name, unit).values.push(value);
+    }
+
+    /// A number that was not measured but is wanted.
+    pub(crate) fn wanted(&mut self, name: &'static str, value: f64) {
+        self.wanted.insert(name, value);
     }
 
     pub(crate) fn measured(&mut self, name: &'static str, measured: Measured) {
-        self.add(name, measured.per_second);
-        self.latencies.entry(name).or_default().extend(measured.latencies);
+        let row = self.row(name, Unit::PerSecond);
+        row.values.push(measured.per_second);
+        row.latencies.extend(measured.latencies);
     }
 
-    /// Half of them, and all but a hundredth, took no longer, in milliseconds.
-    pub(crate) fn p50_and_p99(&self, name: &str) -> Option<(f64, f64)> {
-        let mut all = self.latencies.get(name).filter(|all| !all.is_empty())?.clone();
-        all.sort_unstable();
-        let at = |part: usize| all.get((all.len() * part / 100).min(all.len() - 1)).copied();
-        let ms = |part| at(part).map_or(f64::NAN, |us| f64::from(us) / 1000.0);
-        Some((ms(50), ms(99)))
+    /// A peer that cannot be measured is named with its reason; everybody else goes on.
+    pub(crate) fn peer(&mut self, peer: &str, row: &'static str, shown: Result<Measured>) {
+        match shown {
+            Ok(measured) => self.measured(row, measured),
+            Err(error) => self.missing(peer, &format!("{error:#}")),
+        }
     }
 
-    pub(crate) fn median(&self, name: &str) -> f64 {
-        median(self.rates(name).to_vec())
+    pub(crate) fn missing(&mut self, peer: &str, why: &str) {
+        if self.missing.insert(peer.to_owned(), why.to_owned()).is_none() {
+            println!("peer {peer} not available: {why}");
+        }
+    }
+
+    fn row(&mut self, name: &'static str, unit: Unit) -> &mut Row {
+        let at = self.rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
+            self.rows.push(Row { name, unit, values: Vec::new(), latencies: Vec::new() });
+            self.rows.len() - 1
+        });
+        &mut self.rows[at]
     }
 
     /// The median of the rounds' ratios: what slows a whole round down slows both sides of it.
-    pub(crate) fn ratio(&self, ours: &str, reference: &str) -> f64 {
-        let pairs = self.rates(ours).iter().zip(self.rates(reference));
+    fn ratio(&self, ours: &str, reference: &str) -> f64 {
+        if let Some(wanted) = self.wanted.get(reference) {
+            return median(self.values(ours).iter().map(|ours| ours / wanted).collect());
+        }
+        let pairs = self.values(ours).iter().zip(self.values(reference));
         median(pairs.map(|(ours, reference)| ours / reference).collect())
     }
 
-    fn rates(&self, name: &str) -> &[f64] {
-        self.rates.get(name).map_or(&[], Vec::as_slice)
+    fn values(&self, name: &str) -> &[f64] {
+        self.rows.iter().find(|row| row.name == name).map_or(&[], |row| &row.values)
+    }
+
+    /// What was measured last under this name.
+    pub(crate) fn last(&self, name: &str) -> Option<f64> {
+        self.values(name).last().copied()
     }
 }
 
@@ -67,66 +138,86 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// One bar: ours against what it is measured by.
+/// Which side of the target is good.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Want {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// One bar of quality.md: ours against what it is measured by.
 pub(crate) struct Bar {
     pub(crate) ours: &'static str,
     pub(crate) reference: &'static str,
-    pub(crate) target: f64,
+    pub(crate) want: Want,
 }
 
-/// Prints the rows that were measured; gives their latencies.
-pub(crate) fn table(rows: &[&'static str], rounds: &Rounds) -> BTreeMap<&'static str, Value> {
-    println!("{:<58} {:>12} {:>9} {:>9}", "every answer fsynced", "per second", "p50 ms", "p99 ms");
-    let measured = |row: &&&'static str| !rounds.rates(row).is_empty();
-    let mut latencies = BTreeMap::new();
-    for row in rows.iter().filter(measured) {
-        let rate = rounds.median(row);
-        match rounds.p50_and_p99(row) {
-            Some((p50, p99)) => {
-                println!("{row:<58} {rate:>12.0} {p50:>9.2} {p99:>9.2}");
-                latencies.insert(*row, json!({"p50_ms": round2(p50), "p99_ms": round2(p99)}));
-            }
-            None => println!("{row:<58} {rate:>12.0} {:>9} {:>9}", "-", "-"),
-        }
+impl Bar {
+    pub(crate) const fn at_least(ours: &'static str, target: f64, reference: &'static str) -> Self {
+        Self { ours, reference, want: Want::AtLeast(target) }
     }
-    latencies
+
+    pub(crate) const fn at_most(ours: &'static str, target: f64, reference: &'static str) -> Self {
+        Self { ours, reference, want: Want::AtMost(target) }
+    }
 }
 
-/// Prints the table and writes it beside the others under `bench/results/`.
-pub(crate) fn publish(
-    name: &str,
-    machine: &Value,
-    rows: &[&'static str],
-    rounds: &Rounds,
-    bars: &[Bar],
-) -> Result<()> {
+/// Prints everything and writes it beside the others.
+pub(crate) fn publish(name: &str, machine: &Value, rounds: &Rounds, bars: &[Bar]) -> Result<()> {
     println!("machine: {machine}");
-    let latencies = table(rows, rounds);
+    println!("{:<62} {:>14} {:>9} {:>9}", name, "median", "p50 ms", "p99 ms");
+    let rows: Vec<Value> = rounds.rows.iter().map(row_shown).collect();
     println!();
-    let mut ratios = Vec::new();
-    for bar in bars {
-        let ratio = rounds.ratio(bar.ours, bar.reference);
-        let verdict = if ratio >= bar.target { "met" } else { "MISSED" };
-        let (ours, reference, target) = (bar.ours, bar.reference, bar.target);
-        println!("{ours} / {reference}: {ratio:.2} (target {target:.2}, {verdict})");
-        ratios.push(json!({
-            "ours": ours, "reference": reference, "ratio": round2(ratio), "target": target,
-        }));
-    }
-    let rates: BTreeMap<&str, f64> = rows
-        .iter()
-        .map(|row| (*row, rounds.median(row).round()))
-        .filter(|row| !row.1.is_nan())
-        .collect();
-    let document = json!({"machine": machine, "per_second": rates, "latency": latencies,
-                          "ratios": ratios});
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+    let bars: Vec<Value> = bars.iter().map(|bar| bar_shown(rounds, bar)).collect();
+    println!();
+    let document =
+        json!({"machine": machine, "rows": rows, "bars": bars, "missing": rounds.missing});
+    let folder = plan::results();
     std::fs::create_dir_all(&folder)?;
     let text = serde_json::to_string_pretty(&document)? + "\n";
     std::fs::write(folder.join(format!("{name}.json")), text)?;
     Ok(())
 }
 
-fn round2(ratio: f64) -> f64 {
-    (ratio * 100.0).round() / 100.0
+fn row_shown(row: &Row) -> Value {
+    let (name, unit) = (row.name, row.unit.as_str());
+    let value = short(median(row.values.clone()));
+    let mut shown = json!({"name": name, "value": value, "unit": unit});
+    if row.latencies.is_empty() {
+        println!("{name:<62} {value:>9} {unit:<10}");
+    } else {
+        let (p50, p99) = (percentile_ms(&row.latencies, 50), percentile_ms(&row.latencies, 99));
+        println!("{name:<62} {value:>9} {unit:<4} {p50:>9.2} {p99:>9.2}");
+        shown["p50_ms"] = json!(short(p50));
+        shown["p99_ms"] = json!(short(p99));
+    }
+    shown
+}
+
+fn bar_shown(rounds: &Rounds, bar: &Bar) -> Value {
+    let (ours, reference) = (bar.ours, bar.reference);
+    let ratio = rounds.ratio(ours, reference);
+    let (kind, target, met) = match bar.want {
+        Want::AtLeast(target) => ("at_least", target, ratio >= target),
+        Want::AtMost(target) => ("at_most", target, ratio <= target),
+    };
+    let verdict = match (ratio.is_nan(), met) {
+        (true, _) => "not measured",
+        (false, true) => "met",
+        (false, false) => "MISSED",
+    };
+    println!("{ours} / {reference}: {ratio:.2} ({kind} {target}, {verdict})");
+    let ratio = if ratio.is_nan() { Value::Null } else { json!(short(ratio)) };
+    json!({"ours": ours, "reference": reference, "ratio": ratio, kind: target})
+}
+
+/// Three digits: more would be noise.
+fn short(value: f64) -> f64 {
+    if !value.is_finite() || value == 0.0 {
+        return 0.0;
+    }
+    let step = 10_f64.powf(value.abs().log10().floor() - 2.0).min(1.0);
+    // Division keeps 0.29 from becoming 0.29000000000000004.
+    let whole = (1.0 / step).round();
+    (value * whole).round() / whole
 }

@@ -4,18 +4,15 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use rusqlite::Connection;
 use semel_store::migration::{Migration, MigrationSet};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
 
-use crate::facts;
 use crate::report::{Bar, Rounds, publish};
-
-const ROUNDS: usize = 9;
-const ROUND: Duration = Duration::from_millis(700);
+use crate::{facts, plan};
 
 /// A row as our queues have them: a key, an id that must be unique, a fingerprint, 200 bytes of
 /// payload, and an index for what is due.
@@ -48,18 +45,14 @@ const ROWS: &[&str] = &[
     "writer, 256 callers",
 ];
 
-const BARS: &[Bar] = &[
-    Bar { ours: "writer, 1 caller", reference: "bare loop, 1 insert per commit", target: 0.9 },
-    Bar { ours: "writer, 64 callers", reference: "bare loop, 64 inserts per commit", target: 0.8 },
-];
+const BARS: &[Bar] = &[Bar::at_least(ROWS[3], 0.9, ROWS[0]), Bar::at_least(ROWS[4], 0.8, ROWS[1])];
 
 /// Runs everything, interleaved.
 pub(crate) fn run() -> Result<()> {
-    let folder =
-        tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("target"))?;
+    let folder = tempfile::tempdir_in(plan::target())?;
     let machine = facts::machine(folder.path())?;
     let mut rounds = Rounds::default();
-    for round in 0..ROUNDS {
+    for round in 0..plan::rounds() {
         for (name, size) in [(ROWS[0], 1), (ROWS[1], 64), (ROWS[2], 256)] {
             let path = folder.path().join(format!("bare-{round}-{size}.db"));
             rounds.add(name, bare(&path, size)?);
@@ -69,7 +62,7 @@ pub(crate) fn run() -> Result<()> {
             rounds.add(name, writer(&path, callers)?);
         }
     }
-    publish("store", &machine, ROWS, &rounds, BARS)
+    publish("store", &machine, &rounds, BARS)
 }
 
 pub(crate) type Row = (String, String, [u8; 32], Vec<u8>, i64);
@@ -93,7 +86,7 @@ pub(crate) fn bare(path: &Path, inserts_per_commit: u64) -> Result<f64> {
     let mut insert = connection.prepare(INSERT)?;
     let mut commit = connection.prepare("COMMIT")?;
     let (start, mut n) = (Instant::now(), 0);
-    while start.elapsed() < ROUND {
+    while start.elapsed() < plan::round() {
         begin.execute([])?;
         for _ in 0..inserts_per_commit {
             insert.execute(params(&row(n)))?;
@@ -130,7 +123,7 @@ fn writer(path: &Path, callers: usize) -> Result<f64> {
 
 /// Sends one row after the other and waits for each.
 async fn caller(store: Arc<Sqlite>, next: Arc<AtomicU64>, start: Instant) -> Result<()> {
-    while start.elapsed() < ROUND {
+    while start.elapsed() < plan::round() {
         let row = row(next.fetch_add(1, Ordering::Relaxed));
         store.write(move |tx| Ok(tx.prepare_cached(INSERT)?.execute(params(&row))?)).await?;
     }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::repo;
+use crate::{bench, repo};
 
 type Generator = fn() -> Result<String>;
 
@@ -21,6 +21,8 @@ type Generator = fn() -> Result<String>;
 const GENERATED: &[(&str, Generator)] = &[
     ("conformance/fingerprint.json", vectors::generate),
     ("docs/errors/README.md", error_table::generate),
+    (bench::PICTURE, bench::generate_picture),
+    ("README.md", bench::generate_readme),
 ];
 
 /// With `check` nothing is written and stale output is an error.

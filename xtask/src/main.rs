@@ -26,7 +26,8 @@ usage: cargo xtask <command>
 
   test [-- ARGS]   start private servers, run every test (ARGS go to the test runner)
   ci               what CI runs: format, clippy, tidy, test
-  bench [ARGS]     start private servers, run the benchmarks
+  bench [NAME…] [--quick] [--long] [--readme]
+                   start private servers, fetch peers, run the benchmarks; show the ratios
   chaos [--minutes N] [--seed S] [--plant ack|dedupe|drop]
                    kill, stop and cut off real processes under load; check what they promise;
                    with a bug planted, check that it is found

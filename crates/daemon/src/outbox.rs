@@ -239,6 +239,11 @@ impl Outbox {
         file + self.sqlite.wal_bytes()
     }
 
+    /// Commits since the start, each synced once.
+    pub fn commits(&self) -> u64 {
+        self.sqlite.commits()
+    }
+
     /// Sends accepted since the start.
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)

@@ -225,6 +225,11 @@ impl Sqlite {
         self.writer.queue_len()
     }
 
+    /// Group commits since the file was opened.
+    pub fn commits(&self) -> u64 {
+        self.writer.commits()
+    }
+
     /// How the last process left the file.
     pub fn last_stop(&self) -> LastStop {
         self.last_stop

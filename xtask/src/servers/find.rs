@@ -9,6 +9,9 @@ use std::process::Command;
 /// Debian keeps every major version in a folder of its own, outside `PATH`.
 const DEBIAN_POSTGRES: &str = "/usr/lib/postgresql";
 
+/// Every version in a folder of its own.
+const DEBIAN_RABBITMQ: &str = "/usr/lib/rabbitmq/lib";
+
 /// The first major version with everything that the stores use.
 pub(crate) const POSTGRES_MAJOR_MIN: u32 = 15;
 
@@ -28,6 +31,13 @@ pub(crate) fn postgres() -> Option<PostgresPrograms> {
     let mut folders = path_folders();
     folders.extend(version_folders(Path::new(DEBIAN_POSTGRES)));
     newest_postgres(&folders, postgres_major)
+}
+
+/// The folder is named after the version.
+pub(crate) fn rabbitmq() -> Option<PathBuf> {
+    let entries = fs::read_dir(DEBIAN_RABBITMQ).into_iter().flatten().flatten();
+    let mut programs = entries.map(|entry| entry.path().join("sbin/rabbitmq-server"));
+    programs.find(|path| is_executable(path))
 }
 
 fn newest_postgres(

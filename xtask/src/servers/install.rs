@@ -23,6 +23,11 @@ pub(crate) fn redis() -> Result<PathBuf> {
     })
 }
 
+/// RabbitMQ without Debian's script around it, which changes to a user of its own.
+pub(crate) fn rabbitmq() -> Result<PathBuf> {
+    find_or_install("rabbitmq-server", &["rabbitmq-server"], find::rabbitmq)
+}
+
 /// The interpreter of the checks written in Python.
 pub(crate) fn python() -> Result<PathBuf> {
     find_or_install("python3", &["python3"], || find::program("python3"))

@@ -16,7 +16,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-pub(crate) use install::{postgres as postgres_programs, python, redis as redis_program, strace};
+pub(crate) use install::{
+    postgres as postgres_programs, python, rabbitmq as rabbitmq_program, redis as redis_program,
+    strace,
+};
 pub(crate) use postgres::Postgres;
 pub(crate) use process::tied_to_us;
 pub(crate) use redis::Redis;

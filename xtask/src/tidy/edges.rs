@@ -33,6 +33,7 @@ const TABLE: &[(&str, May)] = &[
     ("semel", May::UseAllButTestkit),
     ("xtask", May::Use(&["client", "core"])),
     ("bench", May::UseAll),
+    ("bench-peers", May::Use(&[])),
 ];
 
 /// What tests may use besides: a daemon is tested beside a real broker.

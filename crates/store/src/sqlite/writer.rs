@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -26,13 +27,17 @@ use crate::StoreError;
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
     callers: Callers,
+    /// Transactions that are on disk, each by a sync of its own.
+    commits: Arc<AtomicU64>,
 }
 
 impl Writer {
     pub(super) fn start(connection: Connection, options: &SqliteOptions) -> std::io::Result<Self> {
         let queue = Arc::new(Queue::new(options.queue_max, 1));
+        let commits = Arc::new(AtomicU64::new(0));
         let thread = Thread {
             queue: Arc::clone(&queue),
+            commits: Arc::clone(&commits),
             on_uncertain: Arc::clone(&options.on_uncertain),
             group_max: options.group_max.max(1),
             ride_wait: options.ride_wait,
@@ -43,7 +48,7 @@ impl Writer {
             drop(connection);
             thread.queue.thread_ended();
         })?;
-        Ok(Self { queue, callers: Callers::default() })
+        Ok(Self { queue, callers: Callers::default(), commits })
     }
 
     pub(super) async fn write<T, F>(&self, f: F) -> Result<T, StoreError>
@@ -78,6 +83,10 @@ impl Writer {
         self.queue.len()
     }
 
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
     pub(super) async fn close(self) {
         self.queue.close();
         self.queue.drained().await;
@@ -93,6 +102,7 @@ impl Drop for Writer {
 
 struct Thread {
     queue: Arc<Queue<Box<dyn Job>>>,
+    commits: Arc<AtomicU64>,
     on_uncertain: OnUncertain,
     group_max: usize,
     ride_wait: Duration,
@@ -111,7 +121,10 @@ impl Thread {
             let outcome = self.commit(&mut group, &mut waiting);
             let jobs = group.into_jobs().chain(waiting.drain(..));
             match outcome {
-                Ok(()) => jobs.for_each(|job| job.committed()),
+                Ok(()) => {
+                    self.commits.fetch_add(1, Ordering::Relaxed);
+                    jobs.for_each(|job| job.committed());
+                }
                 Err(Lost::Undone(error, cause)) => {
                     tracing::warn!(%cause, "a group of writes was rolled back");
                     jobs.for_each(|job| job.failed(error(Arc::clone(&cause))));

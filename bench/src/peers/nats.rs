@@ -1,11 +1,11 @@
-//! The peer: NATS JetStream with a file per stream that is synced for every message, and its
+//! NATS JetStream with a file per stream that is synced for every message, and its
 //! duplicate window. The protocol is a few lines of text, so the client is written here; it has
 //! several connections with many publishes under way on each, as a NATS client does.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,14 +22,6 @@ const START_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Nats {
     child: Child,
     port: u16,
-}
-
-/// Where the server's program is: `SEMEL_BENCH_NATS`, or on the path.
-pub(crate) fn program() -> Option<PathBuf> {
-    let named = std::env::var_os("SEMEL_BENCH_NATS").map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join("nats-server"));
-    named.into_iter().chain(found).find(|program| program.is_file())
 }
 
 impl Nats {

@@ -1,0 +1,40 @@
+//! Job engines that are crates with drivers of their own: a program of its own (`bench/peers`) runs
+//! one measurement of one of them and prints it as a line of JSON.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::program;
+use crate::plan;
+use crate::report::Measured;
+
+/// So many callers with one job each, of so many steps. `server` is a database's address or a
+/// server's program.
+pub(crate) fn jobs(
+    engine: &str,
+    steps: usize,
+    callers: usize,
+    folder: &Path,
+    server: Option<&str>,
+) -> Result<Measured> {
+    let mut command = Command::new(program("engines")?);
+    let ms = plan::round().as_millis().to_string();
+    command.args([engine, &steps.to_string(), &callers.to_string(), &ms]).arg(folder);
+    command.args(server).stdin(Stdio::null());
+    let output = command.output().context("bench/peers does not start")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+    ensure!(output.status.success(), "{last}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().rfind(|line| line.starts_with('{')).context("it says nothing")?;
+    let shown: Value = serde_json::from_str(line)?;
+    let latencies = shown["latencies_us"].as_array().context("latencies")?.iter();
+    let micros = |us: &Value| us.as_u64().and_then(|us| u32::try_from(us).ok());
+    Ok(Measured {
+        per_second: shown["per_second"].as_f64().context("a rate")?,
+        latencies: latencies.filter_map(micros).collect(),
+    })
+}

@@ -1,0 +1,81 @@
+//! `cargo xtask bench`: the benchmarks, with the same private servers as the tests and with peers
+//! that are fetched where they are missing; then one table, a picture and the README's section.
+
+mod page;
+mod peers;
+mod picture;
+mod results;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::repo;
+use crate::servers::Servers;
+use results::Results;
+
+/// Where the picture is, relative to the root.
+pub(crate) const PICTURE: &str = "docs/bench.svg";
+
+const QUICK: &str = "--quick";
+const README: &str = "--readme";
+
+/// Without names everything is measured. `--quick` measures for a moment only and keeps nothing,
+/// `--long` also what takes many minutes, `--readme` writes the README's section, too.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+    let is_quick = args.iter().any(|arg| arg == QUICK);
+    let for_readme = args.iter().any(|arg| arg == README);
+    let names: Vec<&str> =
+        args.iter().map(String::as_str).filter(|arg| !arg.starts_with("--")).collect();
+    let found = peers::find(&names)?;
+    let servers = Servers::start()?;
+    // The product is measured as a program, too.
+    repo::succeed(&mut repo::cargo(&["build", "--release", "-p", "semel", "-p", "semel-bench"]))?;
+    let run = ["run", "--release", "-p", "semel-bench", "--bin", "semel-bench", "--"];
+    let mut command = repo::cargo(&run);
+    command.args(args.iter().filter(|arg| *arg != README));
+    command.envs(servers.environment()).env("SEMEL_BENCH_PEERS", found);
+    repo::succeed(&mut command)?;
+    drop(servers);
+    show(is_quick, for_readme)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(is_quick: bool, for_readme: bool) -> Result<()> {
+    let folder = if is_quick { quick_folder() } else { results_folder() };
+    let results = Results::read(&folder)?;
+    println!("{}", page::text(&results));
+    let (file, text) = if is_quick {
+        (folder.join("bench.svg"), picture::draw(&results))
+    } else {
+        (repo::root().join(PICTURE), picture::draw(&results))
+    };
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    println!("the picture: {}", file.display());
+    if for_readme && !is_quick {
+        fs::write(repo::root().join("README.md"), generate_readme()?)?;
+    }
+    Ok(())
+}
+
+fn results_folder() -> PathBuf {
+    repo::root().join("bench").join("results")
+}
+
+/// What was measured in haste.
+fn quick_folder() -> PathBuf {
+    repo::root().join("target").join("bench")
+}
+
+/// The picture of the results that are kept.
+pub(crate) fn generate_picture() -> Result<String> {
+    Ok(picture::draw(&Results::read(&results_folder())?))
+}
+
+/// The README with its section as the results that are kept have it.
+pub(crate) fn generate_readme() -> Result<String> {
+    let readme = fs::read_to_string(repo::root().join("README.md"))?;
+    page::into_readme(&readme, &Results::read(&results_folder())?)
+}
