@@ -21,6 +21,7 @@ use semel_jobs::engine::{Asked, Engine, EngineOptions, Parts};
 use semel_jobs::gear::manifest::{Action, Manifest, Recovery, Risk};
 use semel_jobs::gear::registry::Registry;
 use semel_jobs::gear::{Call, Desk, Ended, Gear, Later, Output, Resolution, Stop};
+use semel_jobs::life::JobStatus;
 use semel_jobs::policy::Policy;
 use semel_jobs::store::{Begin, Claim, PostgresStore, SqliteStore, Store, postgres, sqlite};
 use semel_registrar::registrar::Registrar;
@@ -87,6 +88,8 @@ const IDLE_P50: &str = "idle engine on SQLite, from submit to the start of the s
 const MS_3: &str = "3 ms";
 const FEW: (&str, usize) = ("claims on SQLite, one at a time, 100 pending", 100);
 const MANY: (&str, usize) = ("claims on SQLite, one at a time, 50,000 pending", 50_000);
+/// How long a caller waits for news before it looks by itself.
+const LOOK: Duration = Duration::from_millis(50);
 /// Claims that are measured at each depth; fewer than wait at the smaller one.
 const CLAIMS: usize = 90;
 
@@ -423,7 +426,7 @@ async fn claims(folder: &Path, pending: usize) -> Result<Measured> {
 }
 
 /// Who waits for which job.
-type Waiters = Arc<Mutex<HashMap<JobId, oneshot::Sender<()>>>>;
+type Waiters = Arc<Mutex<HashMap<JobId, oneshot::Sender<JobStatus>>>>;
 
 /// So many callers, each of whom submits a job and waits for its end.
 async fn jobs(
@@ -445,7 +448,7 @@ async fn jobs(
                 let waiter = ended.lock().unwrap_or_else(PoisonError::into_inner).remove(&news.id);
                 // One that is not there yet has ended before its caller could wait.
                 if let Some(waiter) = waiter {
-                    let _ = waiter.send(());
+                    let _ = waiter.send(news.status);
                 }
             }
         }
@@ -478,19 +481,19 @@ async fn jobs(
 async fn one(engine: &Engine, waiters: &Waiters, steps: usize) -> Result<()> {
     let asked = Asked { plan: Some(plan(steps)), ..Asked::default() };
     let taken = engine.submit(asked).await?;
-    let (send, ended) = oneshot::channel();
+    let (send, mut ended) = oneshot::channel();
     waiters.lock().unwrap_or_else(PoisonError::into_inner).insert(taken.id, send);
-    // It may have ended before we could wait for it.
-    let looked = tokio::time::timeout(Duration::from_millis(50), ended).await;
-    if looked.is_err() {
-        loop {
-            let kept = engine.store().job(taken.id).await?.context("the job is gone")?;
-            if kept.job.state.status.is_terminal() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+    let status = loop {
+        if let Ok(Ok(status)) = tokio::time::timeout(LOOK, &mut ended).await {
+            break status;
         }
-    }
+        // It may have ended before we could wait for it.
+        let kept = engine.store().job(taken.id).await?.context("the job is gone")?;
+        if kept.job.state.status.is_terminal() {
+            break kept.job.state.status;
+        }
+    };
+    anyhow::ensure!(status == JobStatus::Completed, "a job ended as {}", status.as_str());
     Ok(())
 }
 

@@ -80,11 +80,7 @@ fn machine(results: &Results) -> String {
     facts.extend(fact("fdatasync_per_second").map(|rate| format!("{rate} of them a second")));
     facts.extend(fact("sqlite").map(|version| format!("SQLite {version}")));
     facts.extend(fact("postgres").map(|version| format!("PostgreSQL {version}")));
-    let peers = results.machine["peers"].as_object().into_iter().flatten();
-    facts.extend(peers.map(|(peer, version)| match version.as_str() {
-        Some(version) => format!("{peer} {version}"),
-        None => peer.clone(),
-    }));
+    facts.extend(results.peers.iter().map(|(peer, version)| format!("{peer} {version}")));
     format!("Measured with `cargo xtask bench` on {}.", facts.join(", "))
 }
 

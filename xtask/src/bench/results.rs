@@ -56,6 +56,8 @@ pub(crate) struct Results {
     /// Of the first part that was found.
     pub(crate) machine: Value,
     pub(crate) bars: Vec<Bar>,
+    /// Peers and their versions, of all parts.
+    pub(crate) peers: BTreeMap<String, String>,
     /// Peers, and why they could not be measured.
     pub(crate) missing: BTreeMap<String, String>,
 }
@@ -83,6 +85,9 @@ impl Results {
         if self.machine.is_null() {
             self.machine = document["machine"].clone();
         }
+        let peers = document["machine"]["peers"].as_object().into_iter().flatten();
+        let peers = peers.map(|(peer, version)| (peer.clone(), version.as_str().unwrap_or("?")));
+        self.peers.extend(peers.map(|(peer, version)| (peer, version.to_owned())));
         let mut rows = BTreeMap::new();
         for row in document["rows"].as_array().context("rows")? {
             let value = row["value"].as_f64().context("value")?;
