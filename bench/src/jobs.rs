@@ -31,6 +31,7 @@ use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
 use serde_json::json;
 use tokio::runtime::Runtime;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 
 use crate::peers::engines;
@@ -89,7 +90,7 @@ const MS_3: &str = "3 ms";
 const FEW: (&str, usize) = ("claims on SQLite, one at a time, 100 pending", 100);
 const MANY: (&str, usize) = ("claims on SQLite, one at a time, 50,000 pending", 50_000);
 /// How long a caller waits for news before it looks by itself.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_secs(2);
 /// Claims that are measured at each depth; fewer than wait at the smaller one.
 const CLAIMS: usize = 90;
 
@@ -425,8 +426,13 @@ async fn claims(folder: &Path, pending: usize) -> Result<Measured> {
     Ok(Measured::since(start, latencies))
 }
 
-/// Who waits for which job.
-type Waiters = Arc<Mutex<HashMap<JobId, oneshot::Sender<JobStatus>>>>;
+/// Who waits for which job, or how one ended for which nobody waits yet.
+type Waiters = Arc<Mutex<HashMap<JobId, Waiting>>>;
+
+enum Waiting {
+    Caller(oneshot::Sender<JobStatus>),
+    Ended(JobStatus),
+}
 
 /// So many callers, each of whom submits a job and waits for its end.
 async fn jobs(
@@ -443,12 +449,19 @@ async fn jobs(
     let mut news = engine.news();
     let ended = Arc::clone(&waiters);
     let listening = tokio::spawn(async move {
-        while let Ok(news) = news.recv().await {
+        loop {
+            let news = match news.recv().await {
+                Ok(news) => news,
+                Err(RecvError::Lagged(_)) => continue,
+                Err(RecvError::Closed) => break,
+            };
             if news.status.is_terminal() {
-                let waiter = ended.lock().unwrap_or_else(PoisonError::into_inner).remove(&news.id);
-                // One that is not there yet has ended before its caller could wait.
-                if let Some(waiter) = waiter {
-                    let _ = waiter.send(news.status);
+                let mut waiters = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                match waiters.remove(&news.id) {
+                    Some(Waiting::Caller(waiter)) => drop(waiter.send(news.status)),
+                    Some(Waiting::Ended(_)) | None => {
+                        waiters.insert(news.id, Waiting::Ended(news.status));
+                    }
                 }
             }
         }
@@ -482,12 +495,24 @@ async fn one(engine: &Engine, waiters: &Waiters, steps: usize) -> Result<()> {
     let asked = Asked { plan: Some(plan(steps)), ..Asked::default() };
     let taken = engine.submit(asked).await?;
     let (send, mut ended) = oneshot::channel();
-    waiters.lock().unwrap_or_else(PoisonError::into_inner).insert(taken.id, send);
+    let known = {
+        let mut waiters = waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        match waiters.remove(&taken.id) {
+            Some(Waiting::Ended(status)) => Some(status),
+            Some(Waiting::Caller(_)) | None => {
+                waiters.insert(taken.id, Waiting::Caller(send));
+                None
+            }
+        }
+    };
     let status = loop {
+        if let Some(status) = known {
+            break status;
+        }
         if let Ok(Ok(status)) = tokio::time::timeout(LOOK, &mut ended).await {
             break status;
         }
-        // It may have ended before we could wait for it.
+        // The news of it may have been missed.
         let kept = engine.store().job(taken.id).await?.context("the job is gone")?;
         if kept.job.state.status.is_terminal() {
             break kept.job.state.status;
