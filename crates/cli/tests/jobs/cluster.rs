@@ -64,7 +64,8 @@ async fn a_late_answer_does_not_answer_a_persons_question() {
     assert_eq!(world.count("after"), 0);
     let happened = json!({"answer": "happened", "result": 7, "plan_hash": job["plan_hash"]});
     // Anybody may be told, and anybody goes on.
-    assert_eq!(one.say(&id, "approve", &happened).await.status, 200);
+    let said = one.say(&id, "approve", &happened).await;
+    assert_eq!(said.status, 200, "{:#?}", said.body);
     let job = two.ended(&id).await;
     assert_eq!((&job["status"], &job["result"][0]["result"]), (&json!("completed"), &json!(7)));
     assert_eq!((world.count("pay"), world.count("after")), (1, 1));
