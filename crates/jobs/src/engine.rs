@@ -17,6 +17,7 @@ mod watchdog;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -145,6 +146,8 @@ struct Inner {
     breakers: Breakers,
     metrics: Metrics,
     stopping: watch::Sender<bool>,
+    /// Whether jobs are worked on here, and not only taken in.
+    works: AtomicBool,
     /// Every job under way holds a receiver.
     under_way: watch::Sender<()>,
 }
@@ -163,6 +166,7 @@ impl Engine {
             breakers: Breakers::default(),
             metrics: Metrics::default(),
             stopping: watch::channel(false).0,
+            works: AtomicBool::new(false),
             under_way: watch::channel(()).0,
             parts,
             options,
@@ -176,6 +180,7 @@ impl Engine {
     pub fn work(&self) {
         let mut tasks = self.lock_tasks();
         if tasks.is_empty() {
+            self.inner.works.store(true, Ordering::Relaxed);
             tasks.spawn(claimer::run(Arc::clone(&self.inner)));
             tasks.spawn(claimer::renew(Arc::clone(&self.inner)));
             tasks.spawn(upkeep::run(Arc::clone(&self.inner)));

@@ -2,6 +2,7 @@
 
 mod check;
 mod reference;
+mod text;
 
 use std::time::Duration;
 
@@ -10,11 +11,13 @@ use semel_core::hex::Hex;
 use semel_core::json::{JsonLimits, parse};
 use semel_core::refusal::Refusal;
 use semel_core::status;
+use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 pub use check::check;
 pub use reference::{Outcome, Outcomes, StepInput, input};
+pub use text::PlanText;
 
 use crate::gear::manifest::Risk;
 use crate::limits::{
@@ -55,6 +58,7 @@ pub struct Step {
     pub continue_on_failure: bool,
     /// What it touches.
     pub resources: Vec<String>,
+    fingerprint: Hex<32>,
 }
 
 status! {
@@ -147,11 +151,14 @@ impl Step {
             Some(Value::Bool(flag)) => *flag,
             Some(_) => return Err(wrong(format!("{at}/continue_on_failure"), "true or false")),
         };
+        let (gear, action) = (needed("gear")?, needed("action")?);
+        let params = object.get("params").cloned().unwrap_or_else(|| Value::Object(Map::new()));
         Ok(Self {
             id: needed("id")?,
-            gear: needed("gear")?,
-            action: needed("action")?,
-            params: object.get("params").cloned().unwrap_or_else(|| Value::Object(Map::new())),
+            fingerprint: digest(canonical(&(&gear, &action, &params)).as_bytes()),
+            gear,
+            action,
+            params,
             risk: risk.transpose()?,
             depends_on: texts(object, &at, "depends_on", STEPS_MAX)?,
             parallel_group: text(object, &at, "parallel_group")?,
@@ -199,8 +206,7 @@ impl Step {
     /// What the step does, whatever it is called: gear, action and parameters as the plan has
     /// them. Two steps of one name and another content are not the same work (jobs.md §4).
     pub fn fingerprint(&self) -> Hex<32> {
-        let content = serde_json::json!([self.gear, self.action, self.params]);
-        digest(canonical(&content).as_bytes())
+        self.fingerprint
     }
 }
 
@@ -298,8 +304,9 @@ fn missing(at: &str) -> Refusal {
 }
 
 /// RFC 8785. Strictly read documents always have a canonical form.
-pub(crate) fn canonical(document: &Value) -> String {
-    serde_json_canonicalizer::to_string(document).unwrap_or_else(|_| document.to_string())
+pub(crate) fn canonical(document: &impl Serialize) -> String {
+    let text = serde_json_canonicalizer::to_string(document);
+    text.or_else(|_| serde_json::to_string(document)).unwrap_or_default()
 }
 
 pub(crate) fn digest(bytes: &[u8]) -> Hex<32> {

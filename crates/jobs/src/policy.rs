@@ -1,6 +1,8 @@
 //! The default validator (jobs.md §9): a table of rules over floors that nothing loosens. It sees
 //! ids, gear, action, parameters and risk of each step, and never why somebody wants it.
 
+use std::borrow::Borrow;
+
 use semel_core::status;
 use serde_json::Value;
 
@@ -92,16 +94,17 @@ impl Policy {
     }
 
     /// The verdict on a plan: the strictest of its steps, with the steps that it is about.
-    pub fn judge_plan<'a>(
+    pub fn judge_plan<'a, A: Borrow<Action>>(
         &self,
         plan: &'a Plan,
-        action_of: impl Fn(&Step) -> Option<Action>,
+        action_of: impl Fn(&Step) -> Option<A>,
     ) -> (Verdict, Vec<&'a str>) {
         let mut strictest = (Verdict::Approve, Vec::new());
         for step in &plan.steps {
             // A step that nobody can say anything of is not approved (traps.md 32).
-            let verdict = action_of(step)
-                .map_or(Verdict::Reject, |action| self.judge(&Judged { step, action: &action }));
+            let verdict = action_of(step).map_or(Verdict::Reject, |action| {
+                self.judge(&Judged { step, action: action.borrow() })
+            });
             if verdict > strictest.0 {
                 strictest = (verdict, Vec::new());
             }

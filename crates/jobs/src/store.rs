@@ -7,7 +7,10 @@
 pub mod postgres;
 pub mod sqlite;
 
+mod lines;
 mod model;
+
+use std::sync::Arc;
 
 use semel_core::clock::UnixMs;
 use semel_core::id::JobId;
@@ -17,7 +20,7 @@ use semel_store::StoreError;
 pub use model::{
     Advance, Advanced, Answering, Begin, BreakerRow, Claim, Claimed, Ended, Execution, Job, JobNo,
     JobState, Kept, Ledger, LedgerEvent, LedgerLine, Line, List, Listed, NewJob, Pattern, Priority,
-    Source, Started, Submitted, Wrote,
+    Reach, Source, Started, Submitted, Wrote,
 };
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
@@ -44,6 +47,25 @@ impl Store {
         }
     }
 
+    /// Takes a job in that repeats no other, together with its first move if nobody waits before
+    /// it. Then its number is given.
+    pub async fn submit_begun(
+        &self,
+        job: NewJob,
+        first: Advance,
+    ) -> Result<(Submitted, Option<JobNo>), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.submit_begun(job, first).await,
+            // Other engines claim here, too: whose turn it is only a claim can say.
+            Self::Postgres(store) => store.submit(job).await.map(|said| (said, None)),
+        }
+    }
+
+    /// Whether a job can be taken in together with its first move.
+    pub fn begins_at_once(&self) -> bool {
+        matches!(self, Self::Sqlite(_))
+    }
+
     /// Claims what is due, then what waits, and makes each one's first move.
     pub async fn claim(&self, claim: Claim, begin: Begin) -> Result<Vec<Claimed>, StoreError> {
         match self {
@@ -53,7 +75,8 @@ impl Store {
     }
 
     /// Writes what a worker has done and does next, if it still holds the fence.
-    pub async fn advance(&self, advance: Advance) -> Result<Advanced, StoreError> {
+    pub async fn advance(&self, advance: impl Into<Arc<Advance>>) -> Result<Advanced, StoreError> {
+        let advance = advance.into();
         match self {
             Self::Sqlite(store) => store.advance(advance).await,
             Self::Postgres(store) => store.advance(advance).await,

@@ -126,15 +126,15 @@ CREATE TABLE jobs.execution_log (
 WITH (fillfactor = 80);
 
 -- What happened to a job, line by line: every attempt, every move, what gears said. Lines are only
--- ever added, under the job's own numbering, so that a reader who comes back misses none.
+-- ever added, under the job's own numbering, so that a reader who comes back misses none. Those of
+-- one move share a row; the first line of all is the job itself.
 CREATE TABLE jobs.ledger (
     job_no  BIGINT NOT NULL,
+    -- The number of the last of its lines.
     entry   BIGINT NOT NULL,
     at      BIGINT NOT NULL,
-    event   TEXT   NOT NULL CHECK (event IN ('submitted', 'moved', 'step_started', 'step_ended',
-                       'log', 'progress')),
-    step_id TEXT,
-    detail  JSON   NOT NULL,
+    -- [[event, step_id, detail], …]
+    lines   JSON   NOT NULL,
     PRIMARY KEY (job_no, entry)
 );
 

@@ -1,3 +1,6 @@
+-- Lists of words are written with OR: for IN with more than two, SQLite makes a table of its own each
+-- time that it checks one row.
+
 -- A job. The columns up to `created_at` never change; the others are its state, written as a whole by
 -- whoever holds its fence.
 CREATE TABLE job (
@@ -8,7 +11,8 @@ CREATE TABLE job (
     retry_of        BLOB    CHECK (length(retry_of) = 16),
     parent_id       BLOB    CHECK (length(parent_id) = 16),
     depth           INTEGER NOT NULL,
-    source          TEXT    NOT NULL CHECK (source IN ('api', 'mesh', 'sub_job', 'retry')),
+    source          TEXT    NOT NULL CHECK (source = 'api' OR source = 'mesh' OR source = 'sub_job'
+                                OR source = 'retry'),
     priority        INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 3),
     conversation    TEXT,
     request         TEXT,
@@ -20,9 +24,10 @@ CREATE TABLE job (
 
     plan            TEXT    CHECK (json_valid(plan)),
     plan_no         INTEGER NOT NULL DEFAULT 0,
-    status          TEXT    NOT NULL CHECK (status IN ('pending', 'planning', 'validating',
-                                'awaiting_approval', 'executing', 'completed', 'failed',
-                                'cancelled')),
+    status          TEXT    NOT NULL CHECK (status = 'pending' OR status = 'planning'
+                                OR status = 'validating' OR status = 'awaiting_approval'
+                                OR status = 'executing' OR status = 'completed'
+                                OR status = 'failed' OR status = 'cancelled'),
     step_index      INTEGER NOT NULL DEFAULT 0,
     revision_count  INTEGER NOT NULL DEFAULT 0,
     replan_count    INTEGER NOT NULL DEFAULT 0,
@@ -41,8 +46,9 @@ CREATE TABLE job (
     expires_at      INTEGER,
     answer          TEXT    CHECK (json_valid(answer)),
     error           TEXT    CHECK (json_valid(error)),
-    failure_class   TEXT    CHECK (failure_class IN ('transient', 'gear_bug', 'plan_rejected',
-                                'user_error', 'resource_limit')),
+    failure_class   TEXT    CHECK (failure_class = 'transient' OR failure_class = 'gear_bug'
+                                OR failure_class = 'plan_rejected' OR failure_class = 'user_error'
+                                OR failure_class = 'resource_limit'),
     failed_action   TEXT,
     -- Lines in its ledger.
     entries         INTEGER NOT NULL,
@@ -54,7 +60,8 @@ CREATE TABLE job (
     CONSTRAINT expires_iff_waiting CHECK ((status = 'awaiting_approval') = (expires_at IS NOT NULL)),
     CONSTRAINT class_iff_failed CHECK ((status = 'failed') = (failure_class IS NOT NULL)),
     CONSTRAINT ended_iff_terminal
-        CHECK ((status IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)),
+        CHECK ((status = 'completed' OR status = 'failed' OR status = 'cancelled')
+               = (completed_at IS NOT NULL)),
     CONSTRAINT ended_has_no_worker CHECK (completed_at IS NULL OR (worker IS NULL AND due_at IS NULL))
 ) STRICT;
 
@@ -98,7 +105,8 @@ CREATE TABLE execution_log (
     gear             TEXT    NOT NULL,
     action           TEXT    NOT NULL,
     step_fingerprint BLOB    NOT NULL CHECK (length(step_fingerprint) = 32),
-    status           TEXT    NOT NULL CHECK (status IN ('started', 'completed', 'failed')),
+    status           TEXT    NOT NULL CHECK (status = 'started' OR status = 'completed'
+                                 OR status = 'failed'),
     -- Attempts in this job and plan.
     attempts         INTEGER NOT NULL,
     -- Whether a failure is the gear's own word.
@@ -115,22 +123,22 @@ CREATE TABLE execution_log (
 ) STRICT, WITHOUT ROWID;
 
 -- What happened to a job, line by line: every attempt, every move, what gears said. Lines are only
--- ever added, under the job's own numbering, so that a reader who comes back misses none.
+-- ever added, under the job's own numbering, so that a reader who comes back misses none. Those of
+-- one move share a row; the first line of all is the job itself.
 CREATE TABLE ledger (
     job_no  INTEGER NOT NULL,
+    -- The number of the last of its lines.
     entry   INTEGER NOT NULL,
     at      INTEGER NOT NULL,
-    event   TEXT    NOT NULL CHECK (event IN ('submitted', 'moved', 'step_started', 'step_ended',
-                        'log', 'progress')),
-    step_id TEXT,
-    detail  TEXT    NOT NULL CHECK (json_valid(detail)),
+    -- [[event, step_id, detail], …]
+    lines   TEXT    NOT NULL CHECK (json_valid(lines)),
     PRIMARY KEY (job_no, entry)
 ) STRICT, WITHOUT ROWID;
 
 -- One breaker per action, for every engine.
 CREATE TABLE breaker (
     action      TEXT    NOT NULL PRIMARY KEY,
-    state       TEXT    NOT NULL CHECK (state IN ('closed', 'open', 'half_open')),
+    state       TEXT    NOT NULL CHECK (state = 'closed' OR state = 'open' OR state = 'half_open'),
     run_window  TEXT    NOT NULL,
     until       INTEGER NOT NULL,
     open_for_ms INTEGER NOT NULL,

@@ -1,5 +1,8 @@
 //! The first move of a claim, and the verdict on a plan.
 
+use std::sync::Arc;
+
+use semel_core::refusal::Refusal;
 use serde_json::{Map, Value, json};
 
 use super::{Facts, Move, Next, steps};
@@ -7,7 +10,7 @@ use crate::dispatch::ExecutionStatus;
 use crate::gear::{Failure, FailureClass};
 use crate::life::{JobEvent, JobStatus, revision_allowed};
 use crate::limits::DEATHS_MAX;
-use crate::plan::{Plan, check};
+use crate::plan::{Plan, PlanText, check};
 use crate::policy::Verdict;
 use crate::store::{Claim, Kept};
 
@@ -81,13 +84,14 @@ pub fn judge(
     facts: &Facts<'_>,
     other: Option<(Verdict, String)>,
 ) -> (Move, Next) {
-    let plan = next.advance().state.plan.as_deref().map(|text| Plan::parse(text.as_bytes()));
-    let checked = match plan {
+    let text = next.advance().state.plan.clone();
+    let refused = |refusal: &Refusal| (refusal.code.as_str().to_owned(), refusal.to_string());
+    let checked = match text.as_ref().map(PlanText::plan) {
         None => Err(("no_plan".to_owned(), "there is no plan".to_owned())),
-        Some(Err(refusal)) => Err((refusal.code.as_str().to_owned(), refusal.to_string())),
-        Some(Ok(plan)) => match check(&plan, facts.gears) {
-            Err(refusal) => Err((refusal.code.as_str().to_owned(), refusal.to_string())),
-            Ok(()) => reused(&plan, kept).map(|()| plan),
+        Some(Err(refusal)) => Err(refused(refusal)),
+        Some(Ok(plan)) => match check(plan, facts.gears) {
+            Err(refusal) => Err(refused(&refusal)),
+            Ok(()) => reused(plan, kept).map(|()| plan),
         },
     };
     let plan = match checked {
@@ -98,15 +102,14 @@ pub fn judge(
         }
     };
     let action_of = |step: &crate::plan::Step| {
-        facts.gears.find(&step.gear, &step.action).ok().map(|prepared| prepared.action.clone())
+        let found = facts.gears.find(&step.gear, &step.action);
+        found.ok().map(|prepared| Arc::clone(&prepared.action))
     };
-    let (mut verdict, about) = facts.policy.judge_plan(&plan, action_of);
-    let mut reason = format!("the policy says {verdict} for {}", about.join(", "));
-    if let Some((other, why)) = other
-        && other > verdict
-    {
-        (verdict, reason) = (other, why);
-    }
+    let (own, about) = facts.policy.judge_plan(plan, action_of);
+    let stricter = other.filter(|(verdict, _)| *verdict > own);
+    let (verdict, other) = stricter.map_or((own, None), |(other, why)| (other, Some(why)));
+    let reason =
+        || other.unwrap_or_else(|| format!("the policy says {own} for {}", about.join(", ")));
     match verdict {
         Verdict::Approve => {
             next.happen(JobEvent::Approved, Map::new());
@@ -115,13 +118,13 @@ pub fn judge(
         Verdict::Ask => {
             let question = json!({
                 "kind": "plan", "steps": about, "plan_hash": plan.hash().to_string(),
-                "reason": reason,
+                "reason": reason(),
             });
             next.ask(JobEvent::NeedsPerson, &question, facts.approval_timeout);
             (next, Next::Over)
         }
         Verdict::Reject => {
-            let failure = Failure::new(FailureClass::PlanRejected, "plan_rejected", reason);
+            let failure = Failure::new(FailureClass::PlanRejected, "plan_rejected", reason());
             next.fail(JobEvent::Rejected, &failure, None);
             (next, Next::Over)
         }

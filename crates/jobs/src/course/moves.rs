@@ -1,6 +1,5 @@
 //! A move under construction.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::clock::UnixMs;
@@ -9,18 +8,35 @@ use serde_json::{Map, Value, json};
 use crate::dispatch::ExecutionStatus;
 use crate::gear::{Failure, FailureClass};
 use crate::life::{JobEvent, JobStatus, next};
-use crate::store::{Advance, Ended, Kept, LedgerEvent, Line, Started};
+use crate::plan::PlanText;
+use crate::store::{Advance, Ended, Kept, LedgerEvent, Line, Reach, Started};
 
 /// A move that is not written yet.
 pub struct Move {
     advance: Advance,
+    was: Was,
+}
+
+/// What the job was looked up by.
+struct Was {
+    ready: bool,
+    due_at: Option<UnixMs>,
+    held: bool,
+    expires_at: Option<UnixMs>,
 }
 
 impl Move {
     /// Nothing has changed yet.
     pub fn of(kept: &Kept, now: UnixMs) -> Self {
         let job = &kept.job;
+        let was = Was {
+            ready: job.state.ready,
+            due_at: job.state.due_at,
+            held: job.state.held_by.is_some(),
+            expires_at: job.state.expires_at,
+        };
         Self {
+            was,
             advance: Advance {
                 no: job.no,
                 root_id: job.root_id,
@@ -29,6 +45,7 @@ impl Move {
                 fence: job.state.fence,
                 state: job.state.clone(),
                 new_plan: false,
+                reach: Reach::Inside,
                 ended: Vec::new(),
                 started: Vec::new(),
                 lines: Vec::new(),
@@ -38,8 +55,21 @@ impl Move {
     }
 
     /// What is to be written.
-    pub fn into_advance(self) -> Advance {
+    pub fn into_advance(mut self) -> Advance {
+        self.advance.reach = self.reach();
         self.advance
+    }
+
+    fn reach(&self) -> Reach {
+        let (was, state) = (&self.was, &self.advance.state);
+        let held = was.held || state.held_by.is_some();
+        if held || state.completed_at.is_some() || state.expires_at != was.expires_at {
+            Reach::All
+        } else if (state.ready, state.due_at) != (was.ready, was.due_at) {
+            Reach::Claim
+        } else {
+            Reach::Inside
+        }
     }
 
     /// As it is so far.
@@ -88,10 +118,15 @@ impl Move {
             return;
         };
         self.advance.state.status = to;
-        let mut detail = more;
-        detail.insert("status".to_owned(), to.as_str().into());
-        detail.insert("event".to_owned(), event.as_str().into());
-        self.line(LedgerEvent::Moved, None, Value::Object(detail));
+        let detail = if more.is_empty() {
+            format!("{{\"event\":\"{event}\",\"status\":\"{to}\"}}")
+        } else {
+            let mut detail = more;
+            detail.insert("status".to_owned(), to.as_str().into());
+            detail.insert("event".to_owned(), event.as_str().into());
+            Value::Object(detail).to_string()
+        };
+        self.line(LedgerEvent::Moved, None, detail);
         if to.is_terminal() {
             let now = self.advance.now;
             self.release(None);
@@ -152,7 +187,7 @@ impl Move {
     }
 
     /// A new plan.
-    pub fn plan(&mut self, plan: Arc<str>) {
+    pub fn plan(&mut self, plan: PlanText) {
         let state = &mut self.advance.state;
         (state.plan, state.plan_no, state.step_index) = (Some(plan), state.plan_no + 1, 0);
         self.advance.new_plan = true;
@@ -168,28 +203,29 @@ impl Move {
         let detail = json!({
             "attempt": started.attempts, "gear": started.gear, "action": started.action,
         });
+        let detail = detail.to_string();
         self.line(LedgerEvent::StepStarted, Some(started.step_id.clone()), detail);
         self.advance.started.push(started);
     }
 
     /// An execution has ended.
     pub fn end(&mut self, ended: Ended) {
-        let mut detail = Map::new();
-        detail.insert("status".to_owned(), ended.status.as_str().into());
-        if ended.status == ExecutionStatus::Failed {
-            detail.insert("certain".to_owned(), ended.certain.into());
-        }
-        if let Some(error) = &ended.error {
+        let (status, certain) = (ended.status.as_str(), ended.certain);
+        let mut detail = match ended.status {
+            ExecutionStatus::Failed => json!({"status": status, "certain": certain}),
+            ExecutionStatus::Started | ExecutionStatus::Completed => json!({"status": status}),
+        };
+        if let (Some(error), Some(detail)) = (&ended.error, detail.as_object_mut()) {
             let error = serde_json::from_str(error).unwrap_or(Value::Null);
             detail.insert("error".to_owned(), error);
         }
-        self.line(LedgerEvent::StepEnded, Some(ended.step_id.clone()), Value::Object(detail));
+        self.line(LedgerEvent::StepEnded, Some(ended.step_id.clone()), detail.to_string());
         self.advance.ended.push(ended);
     }
 
     /// A line for the ledger.
-    pub fn line(&mut self, event: LedgerEvent, step_id: Option<String>, detail: Value) {
-        self.advance.lines.push(Line { event, step_id, detail: detail.to_string() });
+    pub fn line(&mut self, event: LedgerEvent, step_id: Option<String>, detail: String) {
+        self.advance.lines.push(Line { event, step_id, detail });
         self.advance.state.entries += 1;
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::clock::UnixMs;
+use semel_core::hex::Hex;
 use serde_json::{Map, Value, json};
 
 use super::begin::late;
@@ -14,8 +15,8 @@ use crate::dispatch::{Attempts, Content, Dispatch, ExecutionStatus, Logged, disp
 use crate::gear::{Failure, FailureClass};
 use crate::life::{JobEvent, replan_allowed};
 use crate::limits::{ATTEMPTS_MAX, RETRY_BASE, RETRY_CAP};
-use crate::plan::{Outcome, Outcomes, Plan, Step, StepInput, input};
-use crate::store::{Ended, Execution, Kept, Started};
+use crate::plan::{Outcome, Outcomes, PlanText, Step, StepInput, input};
+use crate::store::{Ended, Kept, Started};
 
 /// The line of an attempt whose worker is gone.
 pub(super) fn crashed(step_id: &str) -> Ended {
@@ -36,15 +37,9 @@ pub(super) fn crashed(step_id: &str) -> Ended {
 
 /// Writes down what has ended, and finds what is next.
 pub fn follow(mut next: Move, kept: &Kept, facts: &Facts<'_>, ended: Vec<Ended>) -> (Move, Next) {
-    let mut view = kept.clone();
-    // The plan may be a new one, under which everything may be tried as often as at first.
-    view.job.state.plan.clone_from(&next.advance().state.plan);
-    view.job.state.plan_no = next.advance().state.plan_no;
-    for ended in ended {
-        end(&mut next, &mut view, ended);
-    }
-    let text = view.job.state.plan.as_deref().unwrap_or_default();
-    let plan = match Plan::parse(text.as_bytes()) {
+    ended.into_iter().for_each(|ended| next.end(ended));
+    let text = next.advance().state.plan.clone().unwrap_or_else(|| PlanText::from(""));
+    let plan = match text.plan() {
         Ok(plan) => plan,
         Err(refusal) => {
             let message = refusal.to_string();
@@ -63,7 +58,7 @@ pub fn follow(mut next: Move, kept: &Kept, facts: &Facts<'_>, ended: Vec<Ended>)
         next.state().step_index = u32::try_from(place).unwrap_or(u32::MAX);
         let mut found = Group::default();
         for step in &plan.steps[group.clone()] {
-            found.look(step, &mut next, &mut view, &outcomes, facts);
+            found.look(step, &mut next, kept, &outcomes, facts);
         }
         if let Some(stop) = found.stop(next.advance().now) {
             return stop.carry_out(next, kept, facts);
@@ -76,16 +71,46 @@ pub fn follow(mut next: Move, kept: &Kept, facts: &Facts<'_>, ended: Vec<Ended>)
     (next, Next::Over)
 }
 
-/// Closes an execution in the move and in our own view.
-fn end(next: &mut Move, view: &mut Kept, ended: Ended) {
-    if let Some(line) = view.executions.iter_mut().find(|line| line.step_id == ended.step_id) {
-        line.status = ended.status;
-        line.certain = ended.certain;
-        line.result.clone_from(&ended.result);
-        line.error.clone_from(&ended.error);
-        line.completed_at = Some(next.advance().now);
-    }
-    next.end(ended);
+/// What the log says of a step once the move is written.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    status: ExecutionStatus,
+    certain: bool,
+    result: Option<&'a str>,
+    error: Option<&'a str>,
+    completed_at: Option<UnixMs>,
+    fingerprint: &'a Hex<32>,
+    /// Attempts in this job and plan. The plan may be a new one, under which everything may be
+    /// tried as often as at first.
+    used: u32,
+}
+
+fn seen<'a>(next: &'a Move, kept: &'a Kept, step: &Step) -> Option<Seen<'a>> {
+    let line = kept.executions.iter().find(|line| line.step_id == step.id)?;
+    let advance = next.advance();
+    let same = line.job_no == kept.job.no && line.plan_no == advance.state.plan_no;
+    let ended = advance.ended.iter().rfind(|ended| ended.step_id == step.id);
+    let (fingerprint, used) = (&line.fingerprint, if same { line.attempts } else { 0 });
+    Some(match ended {
+        None => Seen {
+            status: line.status,
+            certain: line.certain,
+            result: line.result.as_deref(),
+            error: line.error.as_deref(),
+            completed_at: line.completed_at,
+            fingerprint,
+            used,
+        },
+        Some(ended) => Seen {
+            status: ended.status,
+            certain: ended.certain,
+            result: ended.result.as_deref(),
+            error: ended.error.as_deref(),
+            completed_at: Some(advance.now),
+            fingerprint,
+            used,
+        },
+    })
 }
 
 /// What a group of steps comes to.
@@ -112,7 +137,7 @@ impl Group {
         &mut self,
         step: &Step,
         next: &mut Move,
-        view: &mut Kept,
+        kept: &Kept,
         outcomes: &Outcomes,
         facts: &Facts<'_>,
     ) {
@@ -130,12 +155,12 @@ impl Group {
                 return self.failed(step, failure, action);
             }
         };
-        let line = view.executions.iter().find(|line| line.step_id == step.id).cloned();
+        let line = seen(next, kept, step);
         // What was done is done, whatever became of its gear since.
-        if let Some(line) = line.as_ref().filter(|line| line.status == ExecutionStatus::Completed)
-            && line.fingerprint == step.fingerprint()
+        if let Some(line) = line.filter(|line| line.status == ExecutionStatus::Completed)
+            && *line.fingerprint == step.fingerprint()
         {
-            let result = line.result.as_deref().map(serde_json::from_str);
+            let result = line.result.map(serde_json::from_str);
             let result = result.and_then(Result::ok).unwrap_or(Value::Null);
             self.outcomes.insert(step.id.clone(), Outcome::Done(Arc::new(result)));
             return;
@@ -149,7 +174,7 @@ impl Group {
             let failure = Failure::new(FailureClass::UserError, "invalid_params", detail);
             return self.failed(step, failure, action);
         }
-        let used = line.as_ref().map_or(0, |line| attempts_used(line, view));
+        let used = line.map_or(0, |line| line.used);
         let to_run = ToRun {
             step_id: step.id.clone(),
             name: step.action.clone(),
@@ -161,23 +186,16 @@ impl Group {
             action,
             prepared,
         };
-        self.decide(step, next, view, to_run, facts.random);
+        self.decide(step, next, kept, to_run, facts.random);
     }
 
-    fn decide(
-        &mut self,
-        step: &Step,
-        next: &mut Move,
-        view: &mut Kept,
-        to_run: ToRun,
-        random: u64,
-    ) {
+    fn decide(&mut self, step: &Step, next: &mut Move, kept: &Kept, to_run: ToRun, random: u64) {
         // At most twice: once to close what was left open, once to see what follows from that.
         for _ in 0..2 {
-            let line = view.executions.iter().find(|line| line.step_id == step.id);
-            let (logged, content, attempts) = facts_of(line, step, view);
+            let line = seen(next, kept, step);
+            let (logged, content, attempts) = facts_of(line, step);
             let recovery = to_run.prepared.recovery(&to_run.params);
-            let failure = || line.and_then(|line| line.error.as_deref()).map(failure_of);
+            let failure = || line.and_then(|line| line.error).map(failure_of);
             match dispatch(logged, content, attempts, recovery) {
                 Dispatch::Start => {
                     let failed = line.and_then(|line| line.completed_at.zip(failure()));
@@ -188,7 +206,7 @@ impl Group {
                     return;
                 }
                 Dispatch::Recorded => return,
-                Dispatch::Close => end(next, view, crashed(&step.id)),
+                Dispatch::Close => next.end(crashed(&step.id)),
                 Dispatch::Resolve => {
                     self.resolve = Some(to_run);
                     return;
@@ -315,24 +333,19 @@ pub fn for_good(to_run: &ToRun, ended: &Ended) -> bool {
     failed && ended.certain && !(passing && to_run.attempt < ATTEMPTS_MAX)
 }
 
-fn attempts_used(line: &Execution, view: &Kept) -> u32 {
-    let same = line.job_no == view.job.no && line.plan_no == view.job.state.plan_no;
-    if same { line.attempts } else { 0 }
-}
-
-fn facts_of(line: Option<&Execution>, step: &Step, view: &Kept) -> (Logged, Content, Attempts) {
+fn facts_of(line: Option<Seen<'_>>, step: &Step) -> (Logged, Content, Attempts) {
     let Some(line) = line else { return (Logged::Nothing, Content::Same, Attempts::Left) };
     let content =
-        if line.fingerprint == step.fingerprint() { Content::Same } else { Content::Other };
+        if *line.fingerprint == step.fingerprint() { Content::Same } else { Content::Other };
     let logged = match (line.status, line.certain) {
         (ExecutionStatus::Started, _) => Logged::Crashed,
         (ExecutionStatus::Completed, _) => Logged::Completed,
         (ExecutionStatus::Failed, true) => Logged::Failed,
         (ExecutionStatus::Failed, false) => Logged::Uncertain,
     };
-    let used = attempts_used(line, view);
+    let used = line.used;
     // A gear that says no will say no again, unless the reason may pass (traps.md 34).
-    let passing = line.error.as_deref().map(failure_of).is_none_or(|failure| {
+    let passing = line.error.map(failure_of).is_none_or(|failure| {
         failure.class == FailureClass::Transient || logged == Logged::Uncertain
     });
     let left = used == 0 || (used < ATTEMPTS_MAX && passing);

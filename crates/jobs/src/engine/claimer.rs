@@ -1,25 +1,35 @@
 //! Claims jobs for free slots, and keeps the claims alive.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel_store::StoreError;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use super::desk::Slot;
 use super::runner::{self, Ride};
 use super::{Inner, Leave, Running};
 use crate::course::{Next, begin};
 use crate::limits::CLAIM_MAX;
-use crate::store::{Begin, Claim, Claimed, JobNo};
+use crate::store::{Begin, Claim, Claimed, JobNo, NewJob, Submitted};
 
 /// Until the engine stops.
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut failures = 0_u32;
-    while let Some(slots) = free_slots(&inner).await {
+    // What a claim holds no submission can begin with: no more than were of use lately.
+    let mut wanted = 1;
+    while let Some(slots) = free_slots(&inner, wanted).await {
+        let held = slots.num_permits();
         match claim(&inner, slots).await {
-            Ok(0) => wait(&inner).await,
-            Ok(_) => failures = 0,
+            Ok(0) => {
+                wanted = 1;
+                wait(&inner).await;
+            }
+            Ok(claimed) => {
+                wanted = if claimed < held { claimed } else { held.saturating_mul(2) };
+                failures = 0;
+            }
             Err(error) => {
                 failures = failures.saturating_add(1);
                 tracing::warn!(error = error.chain(), "jobs could not be claimed");
@@ -31,33 +41,80 @@ pub(super) async fn run(inner: Arc<Inner>) {
 }
 
 /// At least one; nothing when no job is to be claimed any more.
-async fn free_slots(inner: &Inner) -> Option<Vec<OwnedSemaphorePermit>> {
-    let first = Arc::clone(&inner.slots).acquire_owned().await.ok()?;
-    let mut slots = vec![first];
-    let max = usize::try_from(CLAIM_MAX).unwrap_or(usize::MAX);
-    while slots.len() < max
-        && let Ok(slot) = Arc::clone(&inner.slots).try_acquire_owned()
-    {
-        slots.push(slot);
+async fn free_slots(inner: &Inner, wanted: usize) -> Option<OwnedSemaphorePermit> {
+    let mut slots = Arc::clone(&inner.slots).acquire_owned().await.ok()?;
+    let more = wanted.saturating_sub(1).min(inner.slots.available_permits());
+    let more = u32::try_from(more).unwrap_or(u32::MAX).min(CLAIM_MAX - 1);
+    // Somebody else may have taken one meanwhile: then the next claim gets more.
+    if let Ok(more) = Arc::clone(&inner.slots).try_acquire_many_owned(more) {
+        slots.merge(more);
     }
     Some(slots)
+}
+
+/// A slot for a job that is being submitted, if the engine works and has one.
+pub(super) fn free_slot(inner: &Inner) -> Option<OwnedSemaphorePermit> {
+    let works = inner.works.load(Ordering::Relaxed) && inner.parts.store.begins_at_once();
+    works.then(|| Arc::clone(&inner.slots).try_acquire_owned().ok()).flatten()
+}
+
+/// Takes a job in and, unless others wait before it, begins it in the same transaction.
+///
+/// In the task in which it will run: a caller that goes away must not leave a job that is claimed
+/// and that nobody works on (traps.md 49).
+pub(super) async fn submit(
+    inner: &Arc<Inner>,
+    new: NewJob,
+    slot: OwnedSemaphorePermit,
+) -> Result<Submitted, StoreError> {
+    let (tell, told) = oneshot::channel();
+    let (inner, under_way) = (Arc::clone(inner), inner.under_way.subscribe());
+    tokio::spawn(async move {
+        let mut before = new.fresh();
+        let claim = our_claim(&inner, 1);
+        let (first, next) = inner.with_facts(|facts| begin(&before, &claim, facts));
+        let mut advance = first.into_advance();
+        // A caller that went away does not want to know.
+        match inner.parts.store.submit_begun(new, advance.clone()).await {
+            Ok((said, Some(no))) => {
+                (before.job.no, advance.no) = (no, no);
+                inner.tell(before.job.id, before.job.state.status);
+                let _ = tell.send(Ok(said));
+                let claimed = Claimed { before, advance };
+                if let Some(ride) = launch(&inner, claimed, &next, slot, under_way) {
+                    Box::pin(runner::run(inner, ride, next)).await;
+                }
+            }
+            Ok((said, None)) => {
+                drop(slot);
+                if said == Submitted::Made {
+                    inner.wake.notify_one();
+                    inner.tell(before.job.id, before.job.state.status);
+                }
+                let _ = tell.send(Ok(said));
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        }
+    });
+    told.await.unwrap_or(Err(StoreError::Stopped))
+}
+
+fn our_claim(inner: &Inner, limit: usize) -> Claim {
+    let now = inner.now();
+    Claim {
+        worker: inner.options.worker.clone(),
+        lease_until: now.saturating_add(inner.options.lease),
+        limit: u32::try_from(limit).unwrap_or(CLAIM_MAX),
+        now,
+    }
 }
 
 /// What `begin` has found to be next, beside what it has written: kept here because a transaction
 /// may be run twice, and the last run counts.
 type Nexts = Arc<Mutex<Vec<(JobNo, Next)>>>;
 
-async fn claim(
-    inner: &Arc<Inner>,
-    mut slots: Vec<OwnedSemaphorePermit>,
-) -> Result<usize, StoreError> {
-    let now = inner.now();
-    let claim = Claim {
-        worker: inner.options.worker.clone(),
-        lease_until: now.saturating_add(inner.options.lease),
-        limit: u32::try_from(slots.len()).unwrap_or(CLAIM_MAX),
-        now,
-    };
+async fn claim(inner: &Arc<Inner>, mut slots: OwnedSemaphorePermit) -> Result<usize, StoreError> {
+    let claim = our_claim(inner, slots.num_permits());
     let nexts = Nexts::default();
     let (sink, engine) = (Arc::clone(&nexts), Arc::clone(inner));
     let begin: Begin = Arc::new(move |kept, claim| {
@@ -68,32 +125,46 @@ async fn claim(
     let claimed = inner.parts.store.claim(claim, begin).await?;
     let mut nexts = std::mem::take(&mut *nexts.lock().unwrap_or_else(PoisonError::into_inner));
     let count = claimed.len();
-    for Claimed { before, advance } in claimed {
-        let place = nexts.iter().rposition(|(no, _)| *no == advance.no);
+    for claimed in claimed {
+        let no = claimed.advance.no;
+        let place = nexts.iter().rposition(|(own, _)| *own == no);
         let next = place.map_or(Next::Over, |place| nexts.swap_remove(place).1);
-        if before.job.state.started_at.is_none() {
-            let waited = now.0.saturating_sub(before.job.created_at.0).max(0).cast_unsigned();
-            inner.metrics.waited(Duration::from_millis(waited));
+        let Some(slot) = slots.split(1) else { continue };
+        let under_way = inner.under_way.subscribe();
+        if let Some(ride) = launch(inner, claimed, &next, slot, under_way) {
+            tokio::spawn(runner::run(Arc::clone(inner), ride, next));
         }
-        let mut kept = before;
-        kept.apply(&advance);
-        let id = kept.job.id;
-        inner.tell(id, advance.state.status);
-        if advance.state.completed_at.is_some() {
-            inner.metrics.ended(advance.state.status, advance.state.failure_class);
-        }
-        if matches!(next, Next::Over | Next::Wait(_)) {
-            continue;
-        }
-        let Some(slot) = slots.pop() else { continue };
-        let (leave, leaving) = watch::channel(Leave::Stay);
-        let running = Running { no: kept.job.no, fence: kept.job.state.fence, leave };
-        inner.running().insert(id, running);
-        let slot = Arc::new(Slot::of(slot));
-        let ride = Ride { kept, slot, leaving, _under_way: inner.under_way.subscribe() };
-        tokio::spawn(runner::run(Arc::clone(inner), ride, next));
     }
     Ok(count)
+}
+
+/// A job was claimed; gives what runs it, if there is anything to do.
+fn launch(
+    inner: &Inner,
+    claimed: Claimed,
+    next: &Next,
+    slot: OwnedSemaphorePermit,
+    under_way: watch::Receiver<()>,
+) -> Option<Ride> {
+    let Claimed { before, advance } = claimed;
+    if before.job.state.started_at.is_none() {
+        let waited = advance.now.0.saturating_sub(before.job.created_at.0).max(0);
+        inner.metrics.waited(Duration::from_millis(waited.cast_unsigned()));
+    }
+    let mut kept = before;
+    kept.apply(&advance);
+    let id = kept.job.id;
+    inner.tell(id, advance.state.status);
+    if advance.state.completed_at.is_some() {
+        inner.metrics.ended(advance.state.status, advance.state.failure_class);
+    }
+    if matches!(next, Next::Over | Next::Wait(_)) {
+        return None;
+    }
+    let (leave, leaving) = watch::channel(Leave::Stay);
+    let running = Running { no: kept.job.no, fence: kept.job.state.fence, leave };
+    inner.running().insert(id, running);
+    Some(Ride { kept, slot: Arc::new(Slot::of(slot)), leaving, _under_way: under_way })
 }
 
 /// Until there is a signal; the poll is only the safety net.

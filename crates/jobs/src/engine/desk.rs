@@ -43,6 +43,11 @@ impl Slot {
         Self { permit: Mutex::new(Some(permit)), waiting: AtomicU32::new(0) }
     }
 
+    /// The job has ended: before anybody hears of it and comes with the next.
+    pub(super) fn free(&self) {
+        drop(self.lock().take());
+    }
+
     fn give_back(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         drop(self.lock().take());

@@ -12,14 +12,14 @@ use semel_registrar::store::{Attempt as GrantUse, JOBS_DOMAIN};
 use semel_store::StoreError;
 use serde_json::{Map, Value, json};
 
-use super::{Engine, Inner, Leave};
+use super::{Engine, Inner, Leave, claimer};
 use crate::course::{Move, close_started, question_of};
 use crate::dispatch::ExecutionStatus;
 use crate::life::{JobEvent, JobStatus};
 use crate::limits::{
     DEDUP_BUCKET_MS, JOB_TIMEOUT, JOB_TIMEOUT_MAX, NAME_BYTES_MAX, REQUEST_BYTES_MAX,
 };
-use crate::plan::{Plan, canonical, check, digest};
+use crate::plan::{Plan, PlanText, canonical, check, digest};
 use crate::store::{Advance, Answering, Ended, Kept, NewJob, Priority, Source, Submitted, Wrote};
 
 /// How long a grant for an approval that was just given may take to be used.
@@ -212,16 +212,12 @@ async fn take(
     }
     let now = inner.now();
     let priority = asked.priority.unwrap_or(Priority::Normal);
-    let fingerprint = digest(
-        canonical(&json!([
-            asked.request,
-            plan,
-            asked.conversation,
-            priority.as_str(),
-            asked.timeout_ms
-        ]))
-        .as_bytes(),
-    );
+    // Nobody asks what a job without a key was.
+    let fingerprint = asked.key.as_ref().map_or(Hex([0; 32]), |_| {
+        let content =
+            (&asked.request, &plan, &asked.conversation, priority.as_str(), asked.timeout_ms);
+        digest(canonical(&content).as_bytes())
+    });
     let dedup = match (&asked.request, &asked.key) {
         (Some(request), None) => Some(buckets(&asked, request, now.0)),
         (Some(_) | None, _) => None,
@@ -237,7 +233,7 @@ async fn take(
         priority,
         conversation: asked.conversation,
         request: asked.request,
-        plan: plan.map(Arc::from),
+        plan: plan.map(PlanText::from),
         budget_ms: budget(asked.timeout_ms),
         key: asked.key,
         fingerprint,
@@ -288,12 +284,21 @@ fn checked(inner: &Inner, asked: &Asked) -> Result<Option<String>, Refusal> {
 
 async fn submitted(inner: &Arc<Inner>, new: NewJob) -> Result<Taken, Refused> {
     let id = new.id;
-    match inner.parts.store.submit(new).await? {
-        Submitted::Made => {
-            inner.wake.notify_one();
-            inner.tell(id, JobStatus::Pending);
-            Ok(Taken { id, status: JobStatus::Pending, deduplicated: false })
+    // A repeated one has begun things that only the store knows.
+    let slot = if new.retry_of.is_none() { claimer::free_slot(inner) } else { None };
+    let said = match slot {
+        Some(slot) => claimer::submit(inner, new, slot).await?,
+        None => {
+            let said = inner.parts.store.submit(new).await?;
+            if said == Submitted::Made {
+                inner.wake.notify_one();
+                inner.tell(id, JobStatus::Pending);
+            }
+            said
         }
+    };
+    match said {
+        Submitted::Made => Ok(Taken { id, status: JobStatus::Pending, deduplicated: false }),
         Submitted::There(id, status) => Ok(Taken { id, status, deduplicated: true }),
         Submitted::Reused(other) => {
             let detail = format!("this key was used for another request, the job {other}");

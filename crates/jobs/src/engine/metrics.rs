@@ -18,7 +18,7 @@ type Labels = Vec<(&'static str, String)>;
 /// Counts since the start.
 #[derive(Debug)]
 pub struct Metrics {
-    jobs: Family<Labels, Counter>,
+    jobs: Family<[(&'static str, &'static str); 2], Counter>,
     steps: Family<Labels, Histogram, fn() -> Histogram>,
     waits: Histogram,
     lost: Counter,
@@ -53,7 +53,7 @@ fn seconds() -> Histogram {
 impl Metrics {
     pub(super) fn ended(&self, status: JobStatus, class: Option<FailureClass>) {
         let class = class.map(FailureClass::as_str).unwrap_or_default();
-        let labels = vec![("status", status.to_string()), ("class", class.to_owned())];
+        let labels = [("status", status.as_str()), ("class", class)];
         self.jobs.get_or_create_owned(&labels).inc();
     }
 

@@ -19,7 +19,7 @@ use crate::course::{self, Move, Next, ToRun, follow, for_good};
 use crate::gear::{Failure, FailureClass, Resolution, Stop};
 use crate::life::JobEvent;
 use crate::limits::{GRACE, LEDGER_LINES_MAX, REPORT_BYTES_MAX};
-use crate::plan::Plan;
+use crate::plan::PlanText;
 use crate::planner::{PlanAsked, Planned, SoFar};
 use crate::store::{Advance, Advanced, Ended, Kept, LedgerEvent};
 
@@ -52,10 +52,11 @@ pub(super) async fn run(inner: Arc<Inner>, mut ride: Ride, first: Next) {
     loop {
         let went = match next {
             Next::Run(run) => ride.fly(&inner, run).await,
-            Next::Admit(run) => ride.admit(&inner, run).await,
-            Next::Resolve(to_run) => ride.resolve(&inner, to_run).await,
-            Next::Plan => ride.plan(&inner).await,
-            Next::Validate => ride.validate(&inner).await,
+            // Boxed, because every job is as large as the largest of these, and moved as a whole.
+            Next::Admit(run) => Box::pin(ride.admit(&inner, run)).await,
+            Next::Resolve(to_run) => Box::pin(ride.resolve(&inner, to_run)).await,
+            Next::Plan => Box::pin(ride.plan(&inner)).await,
+            Next::Validate => Box::pin(ride.validate(&inner)).await,
             Next::Wait(_) | Next::Over => break,
         };
         match went {
@@ -69,16 +70,20 @@ pub(super) async fn run(inner: Arc<Inner>, mut ride: Ride, first: Next) {
     }
     drop(running);
     // A pause or the next of its conversation may be due.
-    inner.wake.notify_one();
+    let job = &ride.kept.job;
+    if job.conversation.is_some() || !job.state.status.is_terminal() {
+        inner.wake.notify_one();
+    }
 }
 
 impl Ride {
     /// Writes a move. The result of a step is not thrown away because the store is not there: it
     /// is tried until it is written, or somebody else has the job.
     async fn write(&mut self, inner: &Inner, advance: Advance) -> Result<(), Lost> {
+        let advance = Arc::new(advance);
         let mut failures = 0_u32;
         loop {
-            match inner.parts.store.advance(advance.clone()).await {
+            match inner.parts.store.advance(Arc::clone(&advance)).await {
                 Ok(Advanced::Written) => break,
                 Ok(Advanced::Lost) => {
                     inner.metrics.lost();
@@ -110,6 +115,7 @@ impl Ride {
         self.kept.apply(&advance);
         if advance.state.completed_at.is_some() {
             inner.metrics.ended(advance.state.status, advance.state.failure_class);
+            self.slot.free();
         }
         inner.tell(self.kept.job.id, self.kept.job.state.status);
         Ok(())
@@ -342,7 +348,7 @@ impl Ride {
                 self.carry_out(inner, (step, Next::Over)).await
             }
             Ok(Planned::Plan(plan)) => {
-                let text: Arc<str> = plan.to_canonical().into();
+                let text = PlanText::from(plan.to_canonical());
                 let repeated = self.kept.job.state.plan.as_deref() == Some(&*text)
                     && self.kept.job.state.revision_count > 0;
                 step.plan(text);
@@ -370,11 +376,11 @@ impl Ride {
 
     /// Asks the validator beside the policy.
     async fn validate(&mut self, inner: &Arc<Inner>) -> Go {
-        let plan = self.kept.job.state.plan.as_deref().map(|text| Plan::parse(text.as_bytes()));
+        let plan = self.kept.job.state.plan.as_ref().map(PlanText::plan);
         let verdict = match (&inner.parts.validator, plan) {
             (Some(validator), Some(Ok(plan))) => {
                 let timeout = PLANNING_MAX.min(self.left(inner.now()));
-                let judging = tokio::time::timeout(timeout, validator.judge(&plan));
+                let judging = tokio::time::timeout(timeout, validator.judge(plan));
                 match self.unless_told(judging).await {
                     Ok(judged) => judged.unwrap_or_else(|_| {
                         let (code, message) =
@@ -488,7 +494,7 @@ fn tell(step: &mut Move, said: &mut Vec<Reported>) {
                 (LedgerEvent::Progress, json!({"percent": percent, "message": message}))
             }
         };
-        step.line(event, Some(step_id), detail);
+        step.line(event, Some(step_id), detail.to_string());
     }
 }
 

@@ -14,7 +14,7 @@ pub struct Prepared {
     /// Whose it is.
     pub gear: Arc<dyn Gear>,
     /// What it says of itself.
-    pub action: Action,
+    pub action: Arc<Action>,
     name: String,
     params: Validator,
     result: Option<Validator>,
@@ -69,7 +69,7 @@ impl Registry {
             };
             let params = compile("params", &action.params)?;
             let result = action.result.as_ref().map(|schema| compile("result", schema));
-            let (result, action) = (result.transpose()?, action.clone());
+            let (result, action) = (result.transpose()?, Arc::new(action.clone()));
             let (gear, name_owned) = (Arc::clone(&gear), name.clone());
             let prepared = Prepared { gear, action, name: name_owned, params, result };
             actions.insert(name.clone(), Arc::new(prepared));

@@ -83,6 +83,6 @@ fn a_plan_is_judged_by_its_strictest_step_and_one_that_nobody_knows_is_refused()
     let plan = Plan::read(&plan).expect("a plan");
     let known = |_: &Step| Some(action(Risk::Low, false));
     assert_eq!(Policy::default().judge_plan(&plan, known), (Verdict::Ask, vec!["b", "c"]));
-    let (verdict, about) = approve_all().judge_plan(&plan, |_| None);
+    let (verdict, about) = approve_all().judge_plan(&plan, |_| None::<Action>);
     assert_eq!((verdict, about), (Verdict::Reject, vec!["a", "b", "c"]));
 }

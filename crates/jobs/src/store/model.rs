@@ -12,6 +12,7 @@ use crate::breaker::Breaker;
 use crate::dispatch::ExecutionStatus;
 use crate::gear::FailureClass;
 use crate::life::JobStatus;
+use crate::plan::PlanText;
 
 /// A job's place in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,7 +85,7 @@ pub struct NewJob {
     /// In words.
     pub request: Option<String>,
     /// As a plan, in canonical form.
-    pub plan: Option<Arc<str>>,
+    pub plan: Option<PlanText>,
     /// How long it may take.
     pub budget_ms: i64,
     /// The caller's name for it.
@@ -95,6 +96,54 @@ pub struct NewJob {
     pub dedup: Option<[Hex<32>; 3]>,
     /// The time.
     pub now: UnixMs,
+}
+
+impl NewJob {
+    /// As it is when it comes: it waits, and has no number yet.
+    pub fn fresh(&self) -> Kept {
+        let state = JobState {
+            plan: self.plan.clone(),
+            plan_no: u32::from(self.plan.is_some()),
+            status: JobStatus::Pending,
+            step_index: 0,
+            revision_count: 0,
+            replan_count: 0,
+            fence: 0,
+            worker: None,
+            deaths: 0,
+            ready: true,
+            due_at: None,
+            held_by: None,
+            budget_ms: self.budget_ms,
+            deadline_at: None,
+            question: None,
+            expires_at: None,
+            answer: None,
+            error: None,
+            failure_class: None,
+            failed_action: None,
+            entries: 1,
+            started_at: None,
+            completed_at: None,
+        };
+        let job = Job {
+            no: JobNo(0),
+            id: self.id,
+            root_id: self.root_id,
+            retry_of: self.retry_of,
+            parent_id: self.parent_id,
+            depth: self.depth,
+            source: self.source,
+            priority: self.priority,
+            conversation: self.conversation.clone(),
+            request: self.request.clone(),
+            carries_plan: self.plan.is_some(),
+            key: self.key.clone(),
+            created_at: self.now,
+            state,
+        };
+        Kept { job, executions: Vec::new() }
+    }
 }
 
 /// What became of a submission.
@@ -149,7 +198,7 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobState {
     /// In canonical form.
-    pub plan: Option<Arc<str>>,
+    pub plan: Option<PlanText>,
     /// The how-manieth plan.
     pub plan_no: u32,
     /// Where it stands.
@@ -323,6 +372,19 @@ pub struct Ledger {
     pub entries: i64,
 }
 
+/// How much of what jobs are looked up by a move changes. What it does not reach is left as it is:
+/// every index that a row is taken out of and put into again is a write, and a lease may have been
+/// renewed since the worker has seen it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// Nothing.
+    Inside,
+    /// Whether and when it may be claimed: `ready` and `due_at`.
+    Claim,
+    /// Anything.
+    All,
+}
+
 /// Everything that one move of a job writes: all of it or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advance {
@@ -340,6 +402,8 @@ pub struct Advance {
     pub state: JobState,
     /// Whether the plan is another one.
     pub new_plan: bool,
+    /// What of it is written besides.
+    pub reach: Reach,
     /// What has ended, in the order in which it did.
     pub ended: Vec<Ended>,
     /// What begins.

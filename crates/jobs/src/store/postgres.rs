@@ -50,7 +50,7 @@ pub struct PostgresStore {
 struct Shared {
     postgres: Postgres,
     submits: Lane<NewJob, Submitted>,
-    advances: Lane<Advance, Advanced>,
+    advances: Lane<Arc<Advance>, Advanced>,
     bell: Bell,
 }
 

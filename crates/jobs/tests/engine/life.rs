@@ -2,13 +2,14 @@
 
 use semel_core::hex::Hex;
 use semel_jobs::dispatch::ExecutionStatus;
-use semel_jobs::engine::Answer;
+use semel_jobs::engine::{Answer, Asked};
 use semel_jobs::gear::FailureClass;
 use semel_jobs::life::JobStatus;
+use semel_jobs::store::{Kept, List};
 use semel_jobs::view;
 use serde_json::json;
 
-use crate::support::{bench, failed, uncertain};
+use crate::support::{bench, failed, step, uncertain};
 
 #[tokio::test]
 async fn steps_run_in_order_and_see_what_was_before() {
@@ -97,4 +98,44 @@ async fn a_cancel_stops_what_runs_and_everything_after_it() {
     bench.engine.stop().await;
     assert_eq!(bench.engine.workers().0, 0);
     assert!(!bench.script.ran().contains(&"after".to_owned()));
+}
+
+/// A step's end says nothing of the lease, which was renewed while it ran: were it set back, the
+/// job would be anybody's.
+#[tokio::test]
+async fn a_step_may_take_longer_than_the_lease() {
+    let bench = bench().await;
+    let id = bench.submit(json!([step("slow", "hold"), step("next", "hang")])).await;
+    bench.script.until_ran(1).await;
+    let lease = |kept: &Kept| kept.job.state.due_at;
+    let first = lease(&bench.see(id, |kept| lease(kept).is_some()).await);
+    let renewed = lease(&bench.see(id, |kept| lease(kept) > first).await);
+    bench.script.gate.send_replace(true);
+    bench.script.until_ran(2).await;
+    let kept = bench.see(id, |kept| kept.job.state.step_index == 1).await;
+    assert!(lease(&kept) >= renewed, "{:?} after {renewed:?}", lease(&kept));
+    assert_eq!((kept.job.state.deaths, kept.job.state.fence), (0, 1));
+    bench.engine.cancel(id, "enough").await.expect("under way");
+    bench.ended(id).await;
+}
+
+/// Whatever becomes of who asked: what was taken in is worked on.
+#[tokio::test]
+async fn a_caller_that_goes_away_leaves_no_job_that_nobody_works_on() {
+    let bench = bench().await;
+    let plan = json!({"steps": [step("a", "pay")]});
+    for _ in 0..20 {
+        let asked = Asked { plan: Some(plan.clone()), ..Asked::default() };
+        tokio::select! {
+            biased;
+            taken = bench.engine.submit(asked) => drop(taken.expect("a job")),
+            () = tokio::task::yield_now() => {}
+        }
+    }
+    bench.script.until_ran(20).await;
+    let all = List { limit: 50, ..List::default() };
+    for job in bench.engine.store().list(all).await.expect("a store").jobs {
+        let state = bench.ended(job.id).await.job.state;
+        assert_eq!((state.status, state.fence), (JobStatus::Completed, 1));
+    }
 }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use semel_core::clock::UnixMs;
 use semel_core::id::JobId;
 use semel_jobs::life::JobStatus;
-use semel_jobs::store::{Advanced, Claimed, NewJob, Priority};
+use semel_jobs::store::{Advanced, Claimed, NewJob, Priority, Reach};
 
 use crate::support::{NOW, World, after, completed, id, in_conversation, moved, new_job, started};
 
@@ -150,6 +150,27 @@ pub(crate) async fn a_lease_is_renewed_by_its_holder_only(world: &World) {
     assert!(world.claim("x", 9, UnixMs(LATER.0 - 1)).await.is_empty());
     assert_eq!(world.finish(&claimed[0], NOW).await, Advanced::Written);
     assert_eq!(world.store.renew(held(1), LATER).await.unwrap(), [claimed[0].before.job.no]);
+}
+
+/// Whoever moves it has last seen the lease that it was given.
+pub(crate) async fn a_move_within_a_job_leaves_its_lease_alone(world: &World) {
+    world.made(new_job(1)).await;
+    let claimed = world.claim("w", 1, NOW).await;
+    assert_eq!(world.store.renew(vec![(claimed[0].before.job.no, 1)], LATER).await.unwrap(), []);
+    let mut inside = moved(&after(&claimed[0]), JobStatus::Executing, NOW);
+    inside.reach = Reach::Inside;
+    assert_eq!(world.store.advance(inside.clone()).await.unwrap(), Advanced::Written);
+    let mut kept = world.kept(id(1)).await;
+    assert_eq!(kept.job.state.due_at, Some(LATER));
+    assert!(world.claim("x", 9, UnixMs(LATER.0 - 1)).await.is_empty());
+    // Everything else is as it was told.
+    kept.job.state.due_at = inside.state.due_at;
+    assert_eq!(kept.job.state, inside.state);
+    let mut let_go = moved(&kept, JobStatus::Executing, NOW);
+    (let_go.reach, let_go.state.due_at, let_go.state.worker) = (Reach::Claim, Some(NOW), None);
+    assert_eq!(world.store.advance(let_go.clone()).await.unwrap(), Advanced::Written);
+    assert_eq!(world.kept(id(1)).await.job.state, let_go.state);
+    assert_eq!(ids(&world.claim("x", 9, NOW).await), [id(1)]);
 }
 
 pub(crate) async fn a_job_that_ends_while_it_is_claimed_frees_the_next(world: &World) {

@@ -3,9 +3,9 @@
 use futures_util::future::join_all;
 use semel_core::hex::Hex;
 use semel_jobs::life::JobStatus;
-use semel_jobs::store::{NewJob, Submitted};
+use semel_jobs::store::{Job, Kept, NewJob, Submitted};
 
-use crate::support::{NOW, World, id, moved, new_job};
+use crate::support::{NOW, World, begin, claim_of, id, in_conversation, moved, new_job, started};
 
 fn keyed(number: u128, key: &str, fingerprint: u8) -> NewJob {
     let key = Some(key.to_owned());
@@ -36,7 +36,7 @@ pub(crate) async fn the_same_key_is_the_same_job(world: &World) {
     let made = many.iter().filter(|answer| **answer == Submitted::Made).count();
     assert_eq!((made, many.len()), (1, 64));
     assert_eq!(world.count("SELECT count(*) FROM jobs.job").await, 2);
-    assert_eq!(world.count("SELECT count(*) FROM jobs.ledger").await, 3);
+    assert_eq!(world.count("SELECT count(*) FROM jobs.ledger").await, 1, "of the end");
 }
 
 pub(crate) async fn another_request_under_a_key_is_refused(world: &World) {
@@ -102,4 +102,38 @@ pub(crate) async fn one_bad_submission_spoils_no_other(world: &World) {
         assert_eq!(answer.is_ok(), number + 1 != 20, "{answer:?}");
     }
     assert_eq!(world.count("SELECT count(*) FROM jobs.job").await, 38);
+}
+
+pub(crate) async fn a_job_begins_as_it_comes_unless_others_wait(world: &World) {
+    let begun = async |new: NewJob| {
+        let fresh = new.fresh();
+        let mut first = begin()(&fresh, &claim_of("w", 1, NOW));
+        first.started = vec![started("fetch", 1, 1)];
+        let (said, no) = world.store.submit_begun(new, first.clone()).await.unwrap();
+        assert!(no.is_none() || world.store.begins_at_once());
+        if let Some(no) = no {
+            first.no = no;
+            let mut kept = Kept { job: Job { no, ..fresh.job }, executions: Vec::new() };
+            kept.apply(&first);
+            assert_eq!(world.kept(kept.job.id).await, kept, "as if it had been claimed");
+            let ledger = world.store.ledger(kept.job.id, 0, 9).await.unwrap().unwrap();
+            assert_eq!((ledger.lines.len(), ledger.entries), (2, 2));
+        }
+        (said, no.is_some())
+    };
+    let at_once = world.store.begins_at_once();
+    let (made, waits) = ((Submitted::Made, at_once), (Submitted::Made, false));
+    assert_eq!(begun(keyed(1, "a", 1)).await, made);
+    let there = begun(keyed(2, "a", 1)).await;
+    assert!(matches!(there, (Submitted::There(of, _), false) if of == id(1)), "{there:?}");
+    world.claim("w", 9, NOW).await;
+    assert_eq!(begun(in_conversation(3, "c")).await, made);
+    world.claim("w", 9, NOW).await;
+    assert_eq!(begun(in_conversation(4, "c")).await, waits, "after the one before it");
+    assert!(!world.kept(id(4)).await.job.state.ready);
+    world.made(new_job(5)).await;
+    assert_eq!(begun(new_job(6)).await, waits, "somebody else came first");
+    let claimed = world.claim("w", 9, NOW).await;
+    assert_eq!(claimed.iter().map(|job| job.before.job.id).collect::<Vec<_>>(), [id(5), id(6)]);
+    assert_eq!(begun(new_job(7)).await, made);
 }

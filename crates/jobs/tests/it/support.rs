@@ -11,7 +11,8 @@ use semel_jobs::gear::FailureClass;
 use semel_jobs::life::JobStatus;
 use semel_jobs::store::{
     Advance, Advanced, Begin, Claim, Claimed, Ended, Kept, LedgerEvent, Line, NewJob,
-    PostgresStore, Priority, Source, SqliteStore, Started, Store, Submitted, postgres, sqlite,
+    PostgresStore, Priority, Reach, Source, SqliteStore, Started, Store, Submitted, postgres,
+    sqlite,
 };
 use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
@@ -195,6 +196,7 @@ pub(crate) fn moved(kept: &Kept, to: JobStatus, now: UnixMs) -> Advance {
         fence: kept.job.state.fence,
         state,
         new_plan: false,
+        reach: Reach::All,
         ended: Vec::new(),
         started: Vec::new(),
         lines: vec![Line { event: LedgerEvent::Moved, step_id: None, detail }],

@@ -5,18 +5,19 @@
 //! lost its fence is known after the first, and nothing of it is written by the second.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use semel_store::postgres::{Asked, Transaction, Work};
 use semel_store::{StoreError, statements};
 
 use super::execution::{Ends, Starts};
-use super::ledger::Lines;
+use super::ledger::Added;
 use super::lock::{self, Lock, Locks};
 use super::row::count;
 use super::{Parameters, PostgresStore};
 use crate::gear::FailureClass;
 use crate::limits::SETTLE_ROUNDS_MAX;
-use crate::store::{Advance, Advanced};
+use crate::store::{Advance, Advanced, Reach};
 
 statements! {
     /// In the order of their numbers: two who want the same rows must not wait for each other.
@@ -33,7 +34,8 @@ statements! {
                SET plan_no = new.plan_no, status = new.status, step_index = new.step_index,
                    revision_count = new.revision_count, replan_count = new.replan_count,
                    fence = new.fence, worker = new.worker, deaths = new.deaths, ready = new.ready,
-                   due_at = new.due_at, held_by = new.held_by, budget_ms = new.budget_ms,
+                   due_at = CASE WHEN new.inside THEN job.due_at ELSE new.due_at END,
+                   held_by = new.held_by, budget_ms = new.budget_ms,
                    deadline_at = new.deadline_at, question = new.question::json,
                    expires_at = new.expires_at, answer = new.answer::json,
                    error = new.error::json, failure_class = new.failure_class,
@@ -45,17 +47,18 @@ statements! {
                           $11::bigint[], $12::boolean[], $13::bigint[], $14::text[],
                           $15::bigint[], $16::bigint[], $17::text[], $18::bigint[], $19::text[],
                           $20::text[], $21::text[], $22::text[], $23::bigint[], $24::bigint[],
-                          $25::bigint[], $26::boolean[], $27::text[])
+                          $25::bigint[], $26::boolean[], $27::text[], $28::boolean[])
                    AS new (no, was, held, plan_no, status, step_index, revision_count,
                            replan_count, fence, worker, deaths, ready, due_at, held_by, budget_ms,
                            deadline_at, question, expires_at, answer, error, failure_class,
-                           failed_action, entries, started_at, completed_at, new_plan, plan)
+                           failed_action, entries, started_at, completed_at, new_plan, plan,
+                           inside)
              WHERE job.no = ANY ($1)
                AND job.no = new.no
                AND job.status = new.was
                AND job.fence = new.held
          RETURNING 1)
-        SELECT jobs.touched(count(*), $28) FROM moved";
+        SELECT jobs.touched(count(*), $29) FROM moved";
 
     /// The next one of each conversation waits for a worker from now on.
     HEAD = "
@@ -75,13 +78,16 @@ statements! {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn advance(&self, advance: Advance) -> Result<Advanced, StoreError> {
+    pub(in crate::store) async fn advance(
+        &self,
+        advance: Arc<Advance>,
+    ) -> Result<Advanced, StoreError> {
         self.shared.advances.write(self, advance).await
     }
 
     /// Writes these, each of another job, in one transaction.
-    async fn advance_once(&self, advances: &[Advance]) -> Result<Vec<Advanced>, StoreError> {
-        let all: Vec<&Advance> = advances.iter().collect();
+    async fn advance_once(&self, advances: &[Arc<Advance>]) -> Result<Vec<Advanced>, StoreError> {
+        let all: Vec<&Advance> = advances.iter().map(Arc::as_ref).collect();
         let locks = conversation_locks(&all);
         let (tx, rows) = self.hold(&locks, &all).await?;
         let owns = |advance: &&Advance| {
@@ -144,7 +150,7 @@ impl PostgresStore {
     }
 
     /// One by one: what one of them is refused for is no fault of the others.
-    async fn advance_alone(&self, advance: &Advance) -> Result<Advanced, StoreError> {
+    async fn advance_alone(&self, advance: &Arc<Advance>) -> Result<Advanced, StoreError> {
         let run = || self.advance_once(std::slice::from_ref(advance));
         for _ in 0..SETTLE_ROUNDS_MAX {
             match self.postgres().retry(run).await {
@@ -161,21 +167,21 @@ impl PostgresStore {
     }
 }
 
-impl Work<Advance, Advanced> for PostgresStore {
-    fn fits(batch: &[Advance], item: &Advance) -> bool {
+impl Work<Arc<Advance>, Advanced> for PostgresStore {
+    fn fits(batch: &[Arc<Advance>], item: &Arc<Advance>) -> bool {
         batch.iter().all(|advance| advance.no != item.no)
     }
 
-    async fn run(&self, batch: Vec<Advance>) -> Vec<Result<Advanced, StoreError>> {
+    async fn run(&self, batch: Vec<Arc<Advance>>) -> Vec<Result<Advanced, StoreError>> {
         let known = match self.postgres().retry(|| self.advance_once(&batch)).await {
             Ok(said) => {
-                if batch.iter().any(frees_another) {
+                if batch.iter().any(|advance| frees_another(advance)) {
                     self.shared.bell.ring();
                 }
                 return said.into_iter().map(Ok).collect();
             }
             Err(StoreError::Uncertain { .. }) => {
-                let all: Vec<&Advance> = batch.iter().collect();
+                let all: Vec<&Advance> = batch.iter().map(Arc::as_ref).collect();
                 match self.settle(&all).await {
                     Ok(there) => there,
                     Err(error) => return batch.iter().map(|_| Err(uncertain(&error))).collect(),
@@ -219,7 +225,7 @@ pub(super) async fn write_and_commit(
     advances: &[&Advance],
 ) -> Result<(), StoreError> {
     let (moves, ends, starts) = (Moves::of(advances), Ends::of(advances)?, Starts::of(advances));
-    let lines = Lines::of(advances);
+    let lines = Added::of(advances);
     let ended = advances.iter().filter(|advance| frees_another(advance));
     let heads: Vec<&str> = ended.filter_map(|advance| advance.conversation.as_deref()).collect();
     let (move_by, end_by, start_by) = (moves.parameters(), ends.parameters(), starts.parameters());
@@ -230,7 +236,7 @@ pub(super) async fn write_and_commit(
         // Ends before starts: the same step may be begun anew.
         (!ends.is_empty()).then_some((Ends::SQL, end_by.as_slice())),
         (!starts.is_empty()).then_some((Starts::SQL, start_by.as_slice())),
-        (!lines.is_empty()).then_some((Lines::SQL, line_by.as_slice())),
+        (!lines.is_empty()).then_some((Added::SQL, line_by.as_slice())),
         (!heads.is_empty()).then_some((HEAD, head_by)),
     ];
     let asked: Vec<Asked<'_>> = asked.into_iter().flatten().collect();
@@ -292,6 +298,7 @@ struct Moves<'a> {
     started_at: Vec<Option<i64>>,
     completed_at: Vec<Option<i64>>,
     new_plan: Vec<bool>,
+    inside: Vec<bool>,
     plan: Vec<Option<&'a str>>,
     told: i64,
 }
@@ -333,18 +340,19 @@ impl<'a> Moves<'a> {
         self.started_at.push(state.started_at.map(|at| at.0));
         self.completed_at.push(state.completed_at.map(|at| at.0));
         self.new_plan.push(advance.new_plan);
+        self.inside.push(advance.reach == Reach::Inside);
         self.plan.push(state.plan.as_deref().filter(|_| advance.new_plan));
     }
 
     #[rustfmt::skip]
-    fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 28] {
+    fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 29] {
         [
             &self.no, &self.was, &self.held, &self.plan_no, &self.status, &self.step_index,
             &self.revision_count, &self.replan_count, &self.fence, &self.worker, &self.deaths,
             &self.ready, &self.due_at, &self.held_by, &self.budget_ms, &self.deadline_at,
             &self.question, &self.expires_at, &self.answer, &self.error, &self.failure_class,
             &self.failed_action, &self.entries, &self.started_at, &self.completed_at,
-            &self.new_plan, &self.plan, &self.told,
+            &self.new_plan, &self.plan, &self.inside, &self.told,
         ]
     }
 }

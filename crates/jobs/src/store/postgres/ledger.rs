@@ -5,29 +5,29 @@ use semel_store::postgres::Transaction;
 use semel_store::{StoreError, statements};
 
 use super::PostgresStore;
-use super::row::{Id, count};
+use super::row::Id;
 use crate::life::JobStatus;
-use crate::store::{Advance, Ledger, LedgerEvent, LedgerLine, Line, corrupt};
+use crate::store::{Advance, JobNo, Ledger, Source, corrupt, lines};
 
 statements! {
     ADD = "
-        INSERT INTO jobs.ledger (job_no, entry, at, event, step_id, detail)
-        SELECT new.job_no, new.entry, new.at, new.event, new.step_id, new.detail::json
-          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[])
-               AS new (job_no, entry, at, event, step_id, detail)";
+        INSERT INTO jobs.ledger (job_no, entry, at, lines)
+        SELECT new.job_no, new.entry, new.at, new.lines::json
+          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[])
+               AS new (job_no, entry, at, lines)";
 
     STANDING = "
-        SELECT no, status, entries
+        SELECT no, status, entries, created_at, source
           FROM jobs.job
          WHERE id = $1";
 
     AFTER = "
-        SELECT entry, at, event, step_id, detail::text
+        SELECT entry, at, lines::text
           FROM jobs.ledger
          WHERE job_no = $1
            AND entry > $2
-         ORDER BY entry
-         LIMIT $3";
+           AND entry < $3
+         ORDER BY entry";
 
     FORGET = "
         DELETE FROM jobs.ledger
@@ -47,30 +47,17 @@ impl PostgresStore {
             (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         let wrong = || corrupt("job", id, "no such status");
         let status = JobStatus::parse(status).ok_or_else(wrong)?;
-        let lines = lines(&tx, no, after, limit).await?;
-        Ok(Some(Ledger { lines, status, entries }))
+        let source: &str = row.try_get(4)?;
+        let source = Source::parse(source).ok_or_else(|| corrupt("job", id, "no such source"))?;
+        let at = UnixMs(row.try_get(3)?);
+        let mut lines = lines::Lines::of((JobNo(no), at, source), after, limit);
+        let (above, below) = lines::span(after, limit);
+        for row in tx.query(AFTER, &[&no, &above, &below]).await? {
+            let (entry, at) = (row.try_get(0)?, row.try_get(1)?);
+            lines.add(&lines::Row { entry, at, lines: row.try_get(2)? })?;
+        }
+        Ok(Some(Ledger { lines: lines.into_found(), status, entries }))
     }
-}
-
-async fn lines(
-    tx: &Transaction,
-    no: i64,
-    after: i64,
-    limit: u32,
-) -> Result<Vec<LedgerLine>, StoreError> {
-    let rows = tx.query(AFTER, &[&no, &after, &i64::from(limit)]).await?;
-    let line = |row: &tokio_postgres::Row| {
-        let entry: i64 = row.try_get(0)?;
-        let event: &str = row.try_get(2)?;
-        let wrong = || corrupt("ledger", format!("{no}/{entry}"), "no such event");
-        let line = Line {
-            event: LedgerEvent::parse(event).ok_or_else(wrong)?,
-            step_id: row.try_get(3)?,
-            detail: row.try_get(4)?,
-        };
-        Ok(LedgerLine { entry, at: UnixMs(row.try_get(1)?), line })
-    };
-    rows.iter().map(line).collect()
 }
 
 pub(super) async fn forget_in_tx(tx: &Transaction, nos: &[i64]) -> Result<(), StoreError> {
@@ -79,41 +66,35 @@ pub(super) async fn forget_in_tx(tx: &Transaction, nos: &[i64]) -> Result<(), St
 
 /// The parameters of `ADD`, kept alive.
 #[derive(Default)]
-pub(super) struct Lines<'a> {
+pub(super) struct Added {
     jobs: Vec<i64>,
     entries: Vec<i64>,
     at: Vec<i64>,
-    events: Vec<&'static str>,
-    steps: Vec<Option<&'a str>>,
-    details: Vec<&'a str>,
+    lines: Vec<String>,
 }
 
-impl<'a> Lines<'a> {
+impl Added {
     pub(super) const SQL: &'static str = ADD;
 
     /// The last line of each gets the number `state.entries`.
-    pub(super) fn of(advances: &[&'a Advance]) -> Self {
-        let mut lines = Self::default();
+    pub(super) fn of(advances: &[&Advance]) -> Self {
+        let mut added = Self::default();
         for advance in advances {
-            let mut entry = advance.state.entries - count(advance.lines.len());
-            for line in &advance.lines {
-                entry += 1;
-                lines.jobs.push(advance.no.0);
-                lines.entries.push(entry);
-                lines.at.push(advance.now.0);
-                lines.events.push(line.event.as_str());
-                lines.steps.push(line.step_id.as_deref());
-                lines.details.push(&line.detail);
+            for (entry, text) in lines::rows(&advance.lines, advance.state.entries) {
+                added.jobs.push(advance.no.0);
+                added.entries.push(entry);
+                added.at.push(advance.now.0);
+                added.lines.push(text);
             }
         }
-        lines
+        added
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    pub(super) fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 6] {
-        [&self.jobs, &self.entries, &self.at, &self.events, &self.steps, &self.details]
+    pub(super) fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 4] {
+        [&self.jobs, &self.entries, &self.at, &self.lines]
     }
 }

@@ -37,8 +37,8 @@ const ROWS: &str = "
                                     step_fingerprint, status, attempts, certain, started_at)
         SELECT id, 'step ' || s, n, 1, 'web', 'get', hash, 'started', 1, TRUE, 1
           FROM n, generate_series(1, 3) AS s;
-    INSERT INTO jobs.ledger (job_no, entry, at, event, detail)
-        SELECT n, entry, 1, 'log', '{}' FROM n, generate_series(1, 3) AS entry;
+    INSERT INTO jobs.ledger (job_no, entry, at, lines)
+        SELECT n, entry, 1, '[]' FROM n, generate_series(1, 3) AS entry;
     INSERT INTO jobs.breaker (action, state, run_window, until, open_for_ms, changed_at)
         SELECT 'a' || n, 'closed', '', 0, 1, 1 FROM n;
     ANALYZE;

@@ -65,30 +65,24 @@ statements! {
          ORDER BY asked.number";
 
     INSERT = "
-        WITH made AS (
-            INSERT INTO jobs.job (id, root_id, retry_of, parent_id, depth, source, priority,
-                                  conversation, request, carries_plan, key, fingerprint,
-                                  dedup_hash, created_at, plan, plan_no, status, ready, budget_ms,
-                                  entries)
-            SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
-                   new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
-                   new.fingerprint, new.dedup_hash, new.created_at, new.plan::json,
-                   CASE WHEN new.plan IS NULL THEN 0 ELSE 1 END, 'pending', new.ready,
-                   new.budget_ms, 1
-              FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
-                          $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
-                          $11::bytea[], $12::bytea[], $13::bigint[], $14::text[], $15::boolean[],
-                          $16::bigint[])
-                   WITH ORDINALITY
-                   AS new (id, root_id, retry_of, parent_id, depth, source, priority, conversation,
-                           request, key, fingerprint, dedup_hash, created_at, plan, ready,
-                           budget_ms, number)
-             ORDER BY new.number
-         RETURNING no, created_at, source)
-        INSERT INTO jobs.ledger (job_no, entry, at, event, detail)
-        SELECT no, 1, created_at, 'submitted',
-               ('{\"status\":\"pending\",\"source\":\"' || source || '\"}')::json
-          FROM made";
+        INSERT INTO jobs.job (id, root_id, retry_of, parent_id, depth, source, priority,
+                              conversation, request, carries_plan, key, fingerprint,
+                              dedup_hash, created_at, plan, plan_no, status, ready, budget_ms,
+                              entries)
+        SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
+               new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
+               new.fingerprint, new.dedup_hash, new.created_at, new.plan::json,
+               CASE WHEN new.plan IS NULL THEN 0 ELSE 1 END, 'pending', new.ready,
+               new.budget_ms, 1
+          FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
+                      $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
+                      $11::bytea[], $12::bytea[], $13::bigint[], $14::text[], $15::boolean[],
+                      $16::bigint[])
+               WITH ORDINALITY
+               AS new (id, root_id, retry_of, parent_id, depth, source, priority, conversation,
+                       request, key, fingerprint, dedup_hash, created_at, plan, ready,
+                       budget_ms, number)
+         ORDER BY new.number";
 
     IS_THERE = "
         SELECT 1

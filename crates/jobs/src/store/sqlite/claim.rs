@@ -7,8 +7,9 @@ use semel_store::{StoreError, statements};
 
 use super::SqliteStore;
 use super::advance::advance_in_tx;
-use super::job::kept;
-use crate::store::{Advanced, Begin, Claim, Claimed, JobNo, corrupt};
+use super::execution::executions;
+use super::job::by_no;
+use crate::store::{Advanced, Begin, Claim, Claimed, JobNo, Kept, corrupt};
 
 statements! {
     DUE = "
@@ -43,7 +44,11 @@ impl SqliteStore {
             let mut claimed = Vec::new();
             for no in claimable(tx, claim.now, claim.limit)? {
                 let missing = || corrupt("job", no.0, "an index names it");
-                let before = kept(tx, no)?.ok_or_else(missing)?;
+                let job = by_no(tx, no)?.ok_or_else(missing)?;
+                // One that nobody has claimed yet has begun nothing, unless another has for it.
+                let old = job.state.fence > 0 || job.root_id != job.id;
+                let executions = if old { executions(tx, job.root_id)? } else { Vec::new() };
+                let before = Kept { job, executions };
                 let advance = begin(&before, &claim);
                 if advance_in_tx(tx, &advance)? == Advanced::Lost {
                     return Err(corrupt("job", no.0, "it changed within a transaction"));
@@ -78,7 +83,11 @@ impl SqliteStore {
     }
 }
 
-fn claimable(tx: &Connection, now: UnixMs, limit: u32) -> Result<Vec<JobNo>, StoreError> {
+pub(super) fn claimable(
+    tx: &Connection,
+    now: UnixMs,
+    limit: u32,
+) -> Result<Vec<JobNo>, StoreError> {
     let mut found = numbers(tx, DUE, params![now.0, limit])?;
     let left = limit.saturating_sub(u32::try_from(found.len()).unwrap_or(limit));
     if left > 0 {

@@ -7,20 +7,21 @@ use semel_store::{StoreError, statements};
 use super::SqliteStore;
 use super::job::{by_no, no_of};
 use super::row::Id;
-use crate::store::{JobNo, Ledger, LedgerEvent, LedgerLine, Line, corrupt};
+use crate::store::lines::{Lines, Row, rows, span};
+use crate::store::{JobNo, Ledger, Line};
 
 statements! {
     ADD = "
-        INSERT INTO ledger (job_no, entry, at, event, step_id, detail)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        INSERT INTO ledger (job_no, entry, at, lines)
+        VALUES (?1, ?2, ?3, ?4)";
 
     AFTER = "
-        SELECT entry, at, event, step_id, detail
+        SELECT entry, at, lines
           FROM ledger
          WHERE job_no = ?1
            AND entry > ?2
-         ORDER BY entry
-         LIMIT ?3";
+           AND entry < ?3
+         ORDER BY entry";
 
     FORGET = "
         DELETE FROM ledger
@@ -37,34 +38,19 @@ impl SqliteStore {
         let read = self.sqlite.read(move |tx| {
             let Some(no) = no_of(tx, id)? else { return Ok(None) };
             let Some(job) = by_no(tx, no)? else { return Ok(None) };
-            let lines = lines(tx, no, after, limit)?;
-            Ok(Some(Ledger { lines, status: job.state.status, entries: job.state.entries }))
+            let mut lines = Lines::of((no, job.created_at, job.source), after, limit);
+            let (above, below) = span(after, limit);
+            let mut statement = tx.prepare_cached(AFTER)?;
+            let mut rows = statement.query(params![no.0, above, below])?;
+            while let Some(row) = rows.next()? {
+                let text: String = row.get(2)?;
+                lines.add(&Row { entry: row.get(0)?, at: row.get(1)?, lines: &text })?;
+            }
+            let (status, entries) = (job.state.status, job.state.entries);
+            Ok(Some(Ledger { lines: lines.into_found(), status, entries }))
         });
         read.await
     }
-}
-
-fn lines(
-    tx: &Connection,
-    no: JobNo,
-    after: i64,
-    limit: u32,
-) -> Result<Vec<LedgerLine>, StoreError> {
-    let mut statement = tx.prepare_cached(AFTER)?;
-    let mut rows = statement.query(params![no.0, after, limit])?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        let entry: i64 = row.get(0)?;
-        let event: String = row.get(2)?;
-        let wrong = || corrupt("ledger", format!("{}/{entry}", no.0), "no such event");
-        let line = Line {
-            event: LedgerEvent::parse(&event).ok_or_else(wrong)?,
-            step_id: row.get(3)?,
-            detail: row.get(4)?,
-        };
-        found.push(LedgerLine { entry, at: UnixMs(row.get(1)?), line });
-    }
-    Ok(found)
 }
 
 /// The last line gets the number `last`.
@@ -75,11 +61,8 @@ pub(super) fn add_in_tx(
     last: i64,
     now: UnixMs,
 ) -> Result<(), StoreError> {
-    let mut entry = last - i64::try_from(lines.len()).unwrap_or(0);
-    for line in lines {
-        entry += 1;
-        let (event, step) = (line.event.as_str(), &line.step_id);
-        tx.prepare_cached(ADD)?.execute(params![no.0, entry, now.0, event, step, line.detail])?;
+    for (entry, text) in rows(lines, last) {
+        tx.prepare_cached(ADD)?.execute(params![no.0, entry, now.0, text])?;
     }
     Ok(())
 }

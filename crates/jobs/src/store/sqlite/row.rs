@@ -1,7 +1,5 @@
 //! From columns to a job and back. An impossible combination is corrupt, not a panic.
 
-use std::sync::Arc;
-
 use rusqlite::Row;
 use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
@@ -12,6 +10,7 @@ use uuid::Uuid;
 use crate::dispatch::ExecutionStatus;
 use crate::gear::FailureClass;
 use crate::life::JobStatus;
+use crate::plan::PlanText;
 use crate::store::corrupt;
 use crate::store::{Execution, Job, JobNo, JobState, Priority, Source};
 
@@ -44,7 +43,7 @@ pub(super) fn job(row: &Row<'_>) -> Result<Job, StoreError> {
     let class: Option<String> = row.get(30)?;
     let class = class.map(|text| FailureClass::parse(&text).ok_or_else(|| wrong("class", &text)));
     let state = JobState {
-        plan: row.get::<_, Option<String>>(13)?.map(Arc::from),
+        plan: row.get::<_, Option<String>>(13)?.map(PlanText::from),
         plan_no: small(row.get(14)?),
         status: JobStatus::parse(&status).ok_or_else(|| wrong("status", &status))?,
         step_index: small(row.get(16)?),

@@ -4,11 +4,14 @@ use rusqlite::{Connection, OptionalExtension, params};
 use semel_core::hex::Hex;
 use semel_store::{StoreError, statements};
 
+use super::SqliteStore;
+use super::advance::write_beside;
+use super::claim::claimable;
 use super::job::{by_no, no_of};
 use super::row::{Id, id_of, key};
-use super::{SqliteStore, ledger};
+use crate::gear::FailureClass;
 use crate::life::JobStatus;
-use crate::store::{JobNo, LedgerEvent, Line, NewJob, Submitted, corrupt};
+use crate::store::{Advance, JobNo, JobState, NewJob, Submitted, corrupt};
 
 statements! {
     BY_KEY = "
@@ -42,35 +45,68 @@ statements! {
     INSERT = "
         INSERT INTO job (id, root_id, retry_of, parent_id, depth, source, priority, conversation,
                          request, carries_plan, key, fingerprint, dedup_hash, created_at, plan,
-                         plan_no, status, ready, budget_ms, entries)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, 'pending',
-                ?17, ?18, 1)";
+                         plan_no, status, step_index, revision_count, replan_count, fence, worker,
+                         deaths, ready, due_at, held_by, budget_ms, deadline_at, question,
+                         expires_at, answer, error, failure_class, failed_action, entries,
+                         started_at, completed_at)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
+                ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34,
+                ?35, ?36, ?37)";
 }
 
 impl SqliteStore {
     pub(in crate::store) async fn submit(&self, job: NewJob) -> Result<Submitted, StoreError> {
-        self.sqlite.write(move |tx| submit_in_tx(tx, &job)).await
+        self.sqlite.write(move |tx| Ok(submit_in_tx(tx, &job, None)?.0)).await
+    }
+
+    pub(in crate::store) async fn submit_begun(
+        &self,
+        job: NewJob,
+        mut first: Advance,
+    ) -> Result<(Submitted, Option<JobNo>), StoreError> {
+        self.sqlite.write(move |tx| submit_in_tx(tx, &job, Some(&mut first))).await
     }
 }
 
-fn submit_in_tx(tx: &Connection, job: &NewJob) -> Result<Submitted, StoreError> {
+fn submit_in_tx(
+    tx: &Connection,
+    job: &NewJob,
+    first: Option<&mut Advance>,
+) -> Result<(Submitted, Option<JobNo>), StoreError> {
     if let Some(there) = there(tx, job)? {
-        return Ok(there);
+        return Ok((there, None));
     }
     if let Some(of) = job.retry_of {
         let failed = no_of(tx, of)?.map(|no| by_no(tx, no)).transpose()?.flatten();
         if failed.is_none_or(|failed| failed.state.status != JobStatus::Failed) {
-            return Ok(Submitted::NotFailed);
+            return Ok((Submitted::NotFailed, None));
         }
         let repeating = tx.prepare_cached(REPEATING)?.exists(params![key(job.root_id)])?;
         if repeating {
-            return Ok(Submitted::Repeating);
+            return Ok((Submitted::Repeating, None));
         }
     }
     let before = match &job.conversation {
         Some(conversation) => tx.prepare_cached(ANY_BEFORE)?.exists(params![conversation])?,
         None => false,
     };
+    match first {
+        Some(first) if !before && claimable(tx, job.now, 1)?.is_empty() => {
+            insert(tx, job, &first.state)?;
+            first.no = JobNo(tx.last_insert_rowid());
+            write_beside(tx, first)?;
+            Ok((Submitted::Made, Some(first.no)))
+        }
+        Some(_) | None => {
+            let mut state = job.fresh().job.state;
+            state.ready = !before;
+            insert(tx, job, &state)?;
+            Ok((Submitted::Made, None))
+        }
+    }
+}
+
+fn insert(tx: &Connection, job: &NewJob, state: &JobState) -> Result<(), StoreError> {
     tx.prepare_cached(INSERT)?.execute(params![
         key(job.id),
         key(job.root_id),
@@ -86,16 +122,31 @@ fn submit_in_tx(tx: &Connection, job: &NewJob) -> Result<Submitted, StoreError> 
         job.fingerprint.0,
         job.dedup.map(|[_, own, _]| own.0),
         job.now.0,
-        job.plan,
-        u32::from(job.plan.is_some()),
-        !before,
-        job.budget_ms,
+        job.plan.as_deref(),
+        state.plan_no,
+        state.status.as_str(),
+        state.step_index,
+        state.revision_count,
+        state.replan_count,
+        state.fence,
+        state.worker,
+        state.deaths,
+        state.ready,
+        state.due_at.map(|at| at.0),
+        state.held_by,
+        state.budget_ms,
+        state.deadline_at.map(|at| at.0),
+        state.question,
+        state.expires_at.map(|at| at.0),
+        state.answer,
+        state.error,
+        state.failure_class.map(FailureClass::as_str),
+        state.failed_action,
+        state.entries,
+        state.started_at.map(|at| at.0),
+        state.completed_at.map(|at| at.0),
     ])?;
-    let no = JobNo(tx.last_insert_rowid());
-    let detail = format!("{{\"status\":\"pending\",\"source\":\"{}\"}}", job.source);
-    let line = Line { event: LedgerEvent::Submitted, step_id: None, detail };
-    ledger::add_in_tx(tx, no, &[line], 1, job.now)?;
-    Ok(Submitted::Made)
+    Ok(())
 }
 
 /// The key goes before the words (jobs.md §2).
