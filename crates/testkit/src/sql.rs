@@ -53,11 +53,11 @@ pub fn plans(connection: &Connection, statements: &[(&str, &str)]) -> String {
     out
 }
 
-/// The values that a column's `CHECK (column IN ('a', 'b'))` allows.
+/// The values that a column's `CHECK (column = 'a' OR column = 'b')` allows, or one with `IN`.
 pub fn check_list(schema: &[String], column: &str) -> Vec<String> {
-    let needle = format!("CHECK ({column} IN (");
+    let needle = format!("CHECK ({column} ");
     let text = schema.iter().find_map(|sql| sql.split_once(&needle)).map(|(_, rest)| rest);
     let text = text.unwrap_or_else(|| panic!("no {needle}"));
     let list = text.split_once(')').map_or(text, |(list, _)| list);
-    list.split(',').map(|value| value.trim().trim_matches('\'').to_owned()).collect()
+    list.split('\'').skip(1).step_by(2).map(str::to_owned).collect()
 }

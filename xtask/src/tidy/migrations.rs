@@ -1,5 +1,7 @@
 //! `migrations`: a folder of migrations holds `0001_name.sql`, `0002_name.sql` … and nothing else.
-//! Folders below `migrations` (one for each database) count for themselves.
+//! Folders below `migrations` (one for each database) count for themselves. In those of SQLite a
+//! list of words is written with OR: for `IN` with more than two it makes, fills and drops a table
+//! each time that it checks one row.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +14,10 @@ pub(crate) fn check(files: &[SourceFile], found: &mut Vec<Violation>) {
     let mut folders: BTreeMap<&str, Vec<(u32, &SourceFile)>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.in_folder("migrations")) {
         match number(file.name()) {
-            Some(number) => folders.entry(file.folder()).or_default().push((number, file)),
+            Some(number) => {
+                long_lists(file, found);
+                folders.entry(file.folder()).or_default().push((number, file));
+            }
             None => {
                 let message = "a migration is named `NNNN_name.sql`";
                 found.push(Violation::new(file, 1, RULE, message));
@@ -28,6 +33,19 @@ pub(crate) fn check(files: &[SourceFile], found: &mut Vec<Violation>) {
                 found.push(Violation::new(file, 1, RULE, message));
             }
             last = number;
+        }
+    }
+}
+
+fn long_lists(file: &SourceFile, found: &mut Vec<Violation>) {
+    if file.in_folder("postgres") {
+        return;
+    }
+    for (at, _) in file.text.match_indices(" IN (") {
+        let list = file.text[at..].split(')').next().unwrap_or_default();
+        if list.matches(',').count() > 1 {
+            let line = file.text[..at].matches('\n').count() + 1;
+            found.push(Violation::new(file, line, RULE, "more than two words are written with OR"));
         }
     }
 }
@@ -59,6 +77,16 @@ mod tests {
         assert_eq!(found(&["0000_a.sql"]), ["a/migrations/0000_a.sql:1"]);
         assert_eq!(found(&["0001_a.sql", "0003_b.sql"]), ["a/migrations/0003_b.sql:1"]);
         assert_eq!(found(&["0001_a.sql", "0001_b.sql"]), ["a/migrations/0001_b.sql:1"]);
+    }
+
+    #[test]
+    fn long_lists_are_for_postgres() {
+        let list = "CHECK (a IN ('b', 'c'))\nCHECK (a IN ('b', 'c',\n'd'))";
+        let of = |folder: &str| {
+            broken("migrations", &[(&format!("a/migrations/{folder}/0001_a.sql"), list)])
+        };
+        assert_eq!(of("sqlite"), ["a/migrations/sqlite/0001_a.sql:2"]);
+        assert!(of("postgres").is_empty());
     }
 
     #[test]

@@ -1,3 +1,6 @@
+-- Lists of words are written with OR: for IN with more than two, SQLite makes a table of its own each
+-- time that it checks one row.
+
 -- One row: what this store is, and the one series that session epochs come from.
 CREATE TABLE store (
     one                INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
@@ -10,7 +13,9 @@ CREATE TABLE mesh (
     slug                     TEXT    NOT NULL UNIQUE,
     created_at               INTEGER NOT NULL,
     clone_concurrency_policy TEXT    NOT NULL DEFAULT 'prefer_newest'
-        CHECK (clone_concurrency_policy IN ('prefer_newest', 'prefer_oldest', 'allow_concurrent')),
+        CHECK (clone_concurrency_policy = 'prefer_newest'
+               OR clone_concurrency_policy = 'prefer_oldest'
+               OR clone_concurrency_policy = 'allow_concurrent'),
     dedupe_mode              TEXT    NOT NULL DEFAULT 'retention_scoped'
         CHECK (dedupe_mode IN ('retention_scoped', 'permanent')),
     dedupe_retention_days    INTEGER NOT NULL DEFAULT 365 CHECK (dedupe_retention_days >= 3),
@@ -31,7 +36,7 @@ CREATE TABLE member (
     member_id BLOB    NOT NULL,
     name      TEXT    NOT NULL,
     role      TEXT    NOT NULL CHECK (role IN ('owner', 'member')),
-    status    TEXT    NOT NULL CHECK (status IN ('active', 'revoked', 'left')),
+    status    TEXT    NOT NULL CHECK (status = 'active' OR status = 'revoked' OR status = 'left'),
     joined_at INTEGER NOT NULL,
     -- What it says of itself: a JSON object of at most 4096 bytes.
     profile   TEXT    NOT NULL DEFAULT '{}' CHECK (length(profile) <= 4096),
@@ -46,7 +51,8 @@ CREATE TABLE member_key (
     member_id  BLOB    NOT NULL,
     -- 64 lower-case hexadecimal digits, as a dm names it.
     pubkey     TEXT    NOT NULL,
-    status     TEXT    NOT NULL CHECK (status IN ('current', 'rotated_out', 'revoked')),
+    status     TEXT    NOT NULL
+        CHECK (status = 'current' OR status = 'rotated_out' OR status = 'revoked'),
     created_at INTEGER NOT NULL,
     PRIMARY KEY (mesh_id, key_id),
     -- A dm's recipient, and the member behind a hello.
@@ -162,7 +168,9 @@ CREATE TABLE client_message_dedupe (
     client_message_id   TEXT    NOT NULL,
     broker_message_id   BLOB    NOT NULL,
     request_fingerprint BLOB    NOT NULL CHECK (length(request_fingerprint) = 32),
-    destination_kind    TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
+    destination_kind    TEXT    NOT NULL
+        CHECK (destination_kind = 'topic' OR destination_kind = 'dm'
+               OR destination_kind = 'queue'),
     destination_ref     TEXT    NOT NULL,
     first_seen_at       INTEGER NOT NULL,
     -- NULL for ever.
@@ -218,7 +226,9 @@ CREATE TABLE message_history (
     seq               INTEGER NOT NULL,
     broker_message_id BLOB    NOT NULL,
     sender_member_id  BLOB    NOT NULL,
-    destination_kind  TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
+    destination_kind  TEXT    NOT NULL
+        CHECK (destination_kind = 'topic' OR destination_kind = 'dm'
+               OR destination_kind = 'queue'),
     PRIMARY KEY (mesh_id, seq)
 ) STRICT, WITHOUT ROWID;
 

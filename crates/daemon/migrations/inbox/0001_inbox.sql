@@ -1,3 +1,6 @@
+-- Lists of words are written with OR: for IN with more than two, SQLite makes a table of its own each
+-- time that it checks one row.
+
 -- Numbered in the order of arrival, never reused: readers page and resume by it.
 CREATE TABLE inbox (
     id                INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -5,7 +8,9 @@ CREATE TABLE inbox (
     client_message_id TEXT    NOT NULL,
     broker_message_id TEXT    NOT NULL,
     seq               INTEGER NOT NULL,
-    destination_kind  TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
+    destination_kind  TEXT    NOT NULL
+        CHECK (destination_kind = 'topic' OR destination_kind = 'dm'
+               OR destination_kind = 'queue'),
     -- NULL for what was sent to this member alone.
     topic             TEXT,
     sender_pubkey     TEXT    NOT NULL,

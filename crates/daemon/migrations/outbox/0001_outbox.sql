@@ -1,3 +1,6 @@
+-- Lists of words are written with OR: for IN with more than two, SQLite makes a table of its own each
+-- time that it checks one row.
+
 CREATE TABLE outbox (
     id                  TEXT    NOT NULL PRIMARY KEY,
     client_message_id   TEXT    NOT NULL UNIQUE,
@@ -9,7 +12,9 @@ CREATE TABLE outbox (
     reply_to_id         TEXT,
     -- As the caller wrote it, beside what it was resolved to.
     to_given            TEXT    NOT NULL,
-    destination_kind    TEXT    NOT NULL CHECK (destination_kind IN ('topic', 'dm', 'queue')),
+    destination_kind    TEXT    NOT NULL
+        CHECK (destination_kind = 'topic' OR destination_kind = 'dm'
+               OR destination_kind = 'queue'),
     destination_ref     TEXT    NOT NULL,
     -- 0 now, 1 next, 2 low: as text they would sort wrongly.
     priority            INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 2),
@@ -20,12 +25,14 @@ CREATE TABLE outbox (
     attempts            INTEGER NOT NULL DEFAULT 0,
     next_attempt_at     INTEGER NOT NULL,
     status              TEXT    NOT NULL
-        CHECK (status IN ('pending', 'inflight', 'done', 'dead', 'aborted')),
+        CHECK (status = 'pending' OR status = 'inflight' OR status = 'done' OR status = 'dead'
+               OR status = 'aborted'),
     -- 1 from the first claim on. Never cleared.
     maybe_sent          INTEGER NOT NULL DEFAULT 0 CHECK (maybe_sent IN (0, 1)),
     last_error          TEXT,
     delivered_at        INTEGER,
-    outcome             TEXT    CHECK (outcome IN ('refused', 'never_sent', 'unknown')),
+    outcome             TEXT
+        CHECK (outcome = 'refused' OR outcome = 'never_sent' OR outcome = 'unknown'),
     -- The broker has said that it cannot tell any more: it is not asked again.
     too_old             INTEGER NOT NULL DEFAULT 0 CHECK (too_old IN (0, 1)),
     broker_message_id   TEXT,

@@ -1,3 +1,6 @@
+-- Lists of words are written with OR: for IN with more than two, SQLite makes a table of its own each
+-- time that it checks one row.
+
 -- The effect axis: a logical request that has a row here has happened, and never can again. There is
 -- no column by which a row could expire, and no row is ever deleted.
 CREATE TABLE effect_key (
@@ -74,7 +77,8 @@ CREATE INDEX gate_domain ON gate (domain, entry);
 -- The ledger of attempts. An attempt that was begun is open until another line closes it.
 CREATE TABLE attempt (
     entry               INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
-    event               TEXT NOT NULL CHECK (event IN ('started', 'closed', 'answered')),
+    event               TEXT NOT NULL
+        CHECK (event = 'started' OR event = 'closed' OR event = 'answered'),
     logical_request_key BLOB  NOT NULL,
     attempt_id          TEXT NOT NULL,
     closes              INTEGER UNIQUE,
