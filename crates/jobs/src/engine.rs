@@ -176,7 +176,7 @@ impl Engine {
     }
 
     /// Starts to work, once everything that gears call is ready (traps.md 35). What was left by
-    /// engines that died is found by its leases; nothing is reset.
+    /// engines that died is found by its leases.
     pub fn work(&self) {
         let mut tasks = self.lock_tasks();
         if tasks.is_empty() {

@@ -41,6 +41,8 @@ pub const SHUTDOWN_MAX: Duration = Duration::from_secs(30);
 
 /// How long a claim lasts without news of its worker.
 pub const LEASE: Duration = Duration::from_secs(15);
+/// How long the gears of an engine may outlive it: the kernel kills them as soon as it is gone.
+pub const GEARS_OUTLIVE: Duration = Duration::from_secs(1);
 /// The safety net below the signals.
 pub const POLL: Duration = Duration::from_millis(100);
 /// Jobs that one claim takes.

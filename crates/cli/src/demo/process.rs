@@ -1,7 +1,6 @@
 //! The processes of the tour, and how they are spoken to.
 
-use std::fs::{DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -16,9 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether something has happened.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-
-/// What was never ended in order is found by its lease: here a short one, so that nobody waits.
-const JOBS_CONFIG: &str = "lease_ms = 3000\n";
 
 /// A process that has said that it is ready.
 pub(super) struct Running {
@@ -40,10 +36,6 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(folder: &Path) -> Result<Self, String> {
-        let io = |error: std::io::Error| format!("{}: {error}", folder.display());
-        let jobs = folder.join("me/jobs");
-        DirBuilder::new().recursive(true).mode(0o700).create(&jobs).map_err(io)?;
-        std::fs::write(jobs.join("config.toml"), JOBS_CONFIG).map_err(io)?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let folder = folder.to_owned();
         Ok(Self { folder, program, broker: None, up: None, friend: None })

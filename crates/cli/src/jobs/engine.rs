@@ -15,6 +15,7 @@ use semel_jobs::config::Config;
 use semel_jobs::engine::{Engine, EngineOptions, Parts};
 use semel_jobs::gear::load::Loader;
 use semel_jobs::gear::registry::Registry;
+use semel_jobs::limits;
 use semel_jobs::store::postgres::{Signal, Signals};
 use semel_jobs::store::{PostgresStore, SqliteStore, Store, postgres, sqlite};
 use semel_registrar::registrar::Registrar;
@@ -72,6 +73,11 @@ impl RunningJobs {
             Some(address) => shared(address, &*clock).await?,
             None => embedded(&folder.join("jobs.db"), &*clock)?,
         };
+        if let Store::Sqlite(store) = &store {
+            // The lock says that nobody else works here, so that no lease has to be waited for.
+            let until = clock.wall().saturating_add(limits::GEARS_OUTLIVE);
+            store.end_claims(until).await.map_err(|error| refused(error.chain()))?;
+        }
         let nonces = Arc::new(|| random().to_ne_bytes());
         let authority = Some(token::authority(&folder.join("authority"))?);
         let registrar =

@@ -9,7 +9,7 @@ use futures_util::stream;
 use semel_testkit::servers::fresh_postgres;
 use serde_json::{Value, json};
 
-use crate::process::{Engine, Home, Lottery, completed, moved_to};
+use crate::process::{Engine, Home, LEASE, Lottery, completed, moved_to};
 use crate::world::World;
 
 /// What may be repeated, and what may not.
@@ -17,6 +17,8 @@ const STEPS: [(&str, &str); 5] =
     [("a", "GET"), ("b", "POST"), ("c", "GET"), ("d", "PUT"), ("e", "POST")];
 /// Engines at a time.
 const AT_ONCE: usize = 6;
+/// Pairs of them at a time, each with connections of its own to the same server.
+const PAIRS_AT_ONCE: usize = 3;
 
 fn plan(world: &World) -> Vec<Value> {
     let mut steps: Vec<Value> = STEPS.iter().map(|(id, method)| world.step(id, method)).collect();
@@ -147,10 +149,10 @@ async fn killed_at_any_moment() {
 /// Two engines over one database: whichever is left goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_engine_goes_on_after_a_kill() {
-    let (expected, _) = calm().await;
+    let (expected, lines) = calm().await;
     let expected = Arc::new(expected);
-    let lines = [2, 4, 5, 8].map(At::Line);
-    let points = lines.into_iter().chain(STEPS.iter().map(|(step, _)| At::Inside(step)));
+    let inside = STEPS.iter().flat_map(|(step, _)| [At::Inside(step), At::After(step)]);
+    let points = (1..lines).map(At::Line).chain(inside);
     let runs = points.map(|at| {
         let expected = Arc::clone(&expected);
         async move {
@@ -159,7 +161,25 @@ async fn another_engine_goes_on_after_a_kill() {
             killed(at, &expected, (&homes.0, &homes.1)).await;
         }
     });
-    stream::iter(runs).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+    stream::iter(runs).buffer_unordered(PAIRS_AT_ONCE).collect::<Vec<()>>().await;
+}
+
+/// Nobody else can have the file of an engine that was killed, however long its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_alone_does_not_wait_for_the_lease_of_a_dead_one() {
+    let (world, home) = (World::start().await, Home::new());
+    let config = home.path().join("jobs/config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let lease = format!("lease_ms = {}", LEASE.as_millis());
+    std::fs::write(&config, text.replace(&lease, "lease_ms = 600000")).unwrap();
+    let mut engine = home.serve();
+    let held = world.hold("look");
+    let id = engine.run(&[world.step("look", "GET")]).await;
+    world.arrived("look", 1).await;
+    engine.kill();
+    drop(held);
+    let job = home.serve().ended(&id).await;
+    assert_eq!(job["status"], "completed", "{job:#}");
 }
 
 /// The answer "run" is taken at its word: the step is run again, under the same name.

@@ -65,7 +65,7 @@ impl Home {
         let log = self.path().join("log");
         let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
         command.stderr(log);
-        let (child, _) = ready(&mut command);
+        let (child, _) = ready(&mut command).unwrap_or_else(|| panic!("{}", self.log()));
         let client = Client::socket(self.path().join("jobs/sock"));
         Engine { child, client }
     }
@@ -193,19 +193,19 @@ pub(crate) fn up(home: &Path, more: &[&str]) -> (Engine, Value) {
     command.args(["up", "--json", "--name", "me", "--broker-listen", "127.0.0.1:0"]);
     command.args(["--api-listen", "127.0.0.1:0", "--home"]).arg(home).args(more);
     command.stderr(Stdio::null());
-    let (child, ready) = ready(&mut command);
+    let (child, ready) = ready(&mut command).unwrap_or_else(|| panic!("{command:?}"));
     let client = Client::socket(ready["socket"].as_str().unwrap());
     (Engine { child, client }, ready)
 }
 
-/// Starts a process and waits until it says that it is ready.
-fn ready(command: &mut Command) -> (Child, Value) {
+/// Starts a process and waits until it says that it is ready; nothing when it ends instead.
+fn ready(command: &mut Command) -> Option<(Child, Value)> {
     let mut child = command.env_remove("SEMEL_HOME").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{command:?}"));
+    let ready: Value = serde_json::from_str(&line).ok()?;
     assert_eq!(ready["event"], "ready");
-    (child, ready)
+    Some((child, ready))
 }
 
 /// Whether a job came there by this.

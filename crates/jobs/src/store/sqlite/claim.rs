@@ -32,6 +32,12 @@ statements! {
          WHERE no = ?1
            AND fence = ?2
            AND worker IS NOT NULL";
+
+    SHORTEN = "
+        UPDATE job
+           SET due_at = ?1
+         WHERE due_at > ?1
+           AND worker IS NOT NULL";
 }
 
 impl SqliteStore {
@@ -76,6 +82,12 @@ impl SqliteStore {
             Ok(lost)
         });
         write.await
+    }
+
+    /// Lets every claim end at `until` at the latest. Only for an engine that has just opened the
+    /// file and knows that nobody else works with it: whoever holds a claim is dead.
+    pub async fn end_claims(&self, until: UnixMs) -> Result<usize, StoreError> {
+        self.sqlite.write(move |tx| Ok(tx.prepare_cached(SHORTEN)?.execute([until.0])?)).await
     }
 
     pub(in crate::store) async fn anything_due(&self, now: UnixMs) -> Result<bool, StoreError> {
