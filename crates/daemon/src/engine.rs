@@ -178,6 +178,10 @@ impl Engine {
                 return Ok(Requeued::Illegal(OutboxStatus::Inflight));
             }
             row = self.outbox.find(&id.to_string()).await?.unwrap_or(row);
+            if row.status == OutboxStatus::Pending {
+                // That could not be written down: nothing may be concluded from the row.
+                return Ok(Requeued::Unknown);
+            }
         }
         if row.status == OutboxStatus::Dead && row.outcome == Some(Outcome::Unknown) {
             if self.link.resolve().await {

@@ -60,6 +60,10 @@ pub const MARKS_HURRY: usize = WINDOW / 2;
 /// How long a mark waits for company: a claim usually meets its answer, and both are one write.
 pub const MARKS_LINGER: Duration = Duration::from_millis(10);
 
+/// How soon rows whose marks could not be written are brought back, when nothing else is to be
+/// written.
+pub const LOST_MARKS_RETRY: Duration = Duration::from_secs(1);
+
 /// How long the broker may take to answer a send, or the daemon closes (mesh.md §10).
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -3,7 +3,7 @@
 //! order in which they were made, many at a time, and the sender is told once they are on disk:
 //! until then the rows in the file do not say what it knows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use semel_store::sqlite::Tx;
 use tokio::sync::mpsc;
 
 use crate::inbox::Inbox;
-use crate::limits::{MARKS_BATCH_MAX, MARKS_HURRY, MARKS_LINGER};
+use crate::limits::{LOST_MARKS_RETRY, MARKS_BATCH_MAX, MARKS_HURRY, MARKS_LINGER};
 use crate::outbox::Outbox;
 use crate::store::event::EventKind;
 use crate::store::outbox::{
@@ -61,6 +61,24 @@ impl Change {
         matches!(self, Self::Restart | Self::Transient { .. })
     }
 
+    /// Whether the row is not on the wire any more.
+    const fn lands(&self) -> bool {
+        match self {
+            Self::Accepted(_)
+            | Self::Sent(_)
+            | Self::Transient { .. }
+            | Self::Permanent { .. }
+            | Self::Restart => true,
+            Self::Claimed
+            | Self::Expired { .. }
+            | Self::Committed(_)
+            | Self::Absent
+            | Self::TooOld
+            | Self::Offered(_)
+            | Self::OfferedTo => false,
+        }
+    }
+
     /// Whether nobody waits for this to be on disk.
     const fn can_wait(&self) -> bool {
         match self {
@@ -102,20 +120,38 @@ pub(crate) async fn run(
     settled: mpsc::UnboundedSender<Vec<Settled>>,
 ) {
     let mut batch = Vec::new();
-    while marks.recv_many(&mut batch, MARKS_BATCH_MAX).await > 0 {
-        linger(&mut batch, &mut marks).await;
+    // What was known of these rows did not reach the file, which may say that they are on the
+    // wire. At most a window of them: none is claimed in the file before they are cleared.
+    let mut lost: BTreeSet<OutboxId> = BTreeSet::new();
+    loop {
+        let more = marks.recv_many(&mut batch, MARKS_BATCH_MAX);
+        let more = match lost.is_empty() {
+            true => Ok(more.await),
+            false => tokio::time::timeout(LOST_MARKS_RETRY, more).await,
+        };
+        match more {
+            Ok(0) => return,
+            Ok(_) => linger(&mut batch, &mut marks).await,
+            Err(_) => {}
+        }
         let ids = batch.iter().map(|mark| (mark.id, mark.change.returns())).collect();
-        let marks: Arc<[Mark]> = joined(std::mem::take(&mut batch)).into();
-        match write(&outbox, &clock, &marks).await {
+        let batch: Arc<[Mark]> = joined(std::mem::take(&mut batch)).into();
+        let returning: Arc<[OutboxId]> = lost.iter().copied().collect();
+        match write(&outbox, &clock, &batch, &returning).await {
             Ok(died) => {
                 for Died { id, why } in died {
                     let data = serde_json::json!({"outbox_id": id.to_string(), "reason": why});
                     inbox.announce(EventKind::OutboxDead, &data);
                 }
+                if !lost.is_empty() {
+                    lost.clear();
+                    outbox.wake.notify_one();
+                }
             }
             // They are sent again, and the broker knows them.
             Err(error) => {
                 outbox.lose_marks();
+                lost.extend(batch.iter().filter(|mark| mark.change.lands()).map(|mark| mark.id));
                 tracing::error!(error = error.chain(), "marks of rows could not be written");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -164,12 +200,18 @@ async fn write(
     outbox: &Outbox,
     clock: &Arc<dyn Clock>,
     marks: &Arc<[Mark]>,
+    returning: &Arc<[OutboxId]>,
 ) -> Result<Vec<Died>, StoreError> {
     outbox.admit_lost_marks().await?;
     let (marks, now, life) = (Arc::clone(marks), clock.wall(), outbox.life());
-    let hurried = hurried(&marks);
+    let returning = Arc::clone(returning);
+    let hurried = hurried(&marks) || !returning.is_empty();
     let write = move |tx: &Tx<'_>| {
         let mut died = Vec::new();
+        for id in returning.iter() {
+            // Those that the file never had on the wire are left as they are.
+            outbox_restart_in_tx(tx, *id, now)?;
+        }
         for mark in marks.iter() {
             died.extend(apply(tx, mark, now, life)?);
         }

@@ -74,4 +74,32 @@ async fn a_row_whose_marks_were_lost_is_not_taken_for_one_that_was_never_sent() 
     assert_eq!(arrived(&receiver, 1).await.len(), 1);
     sender.stop().await;
     receiver.stop().await;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_could_not_be_given_up_is_not_requeued() {
+    let mut mesh = Mesh::of(2).await;
+    let (one, two) = (Host::new(0, mesh.url()), Host::new(1, mesh.url()));
+    let (sender, receiver) = (one.start().await, two.start().await);
+    state(&sender, LinkState::Connected).await;
+    // Nothing of what is known can be written down, and that marks were lost neither.
+    for (name, sql) in [
+        ("rows", "outbox WHEN NEW.status <> 'aborted'"),
+        ("life", "link WHEN NEW.life <> OLD.life"),
+    ] {
+        let fails = "BEGIN SELECT RAISE(ABORT, 'the disk takes nothing'); END";
+        one.plant("outbox.db", &format!("CREATE TRIGGER {name} BEFORE UPDATE ON {sql} {fails}"));
+    }
+    send(&sender, dm("dm", 1, "once")).await;
+    arrived(&receiver, 1).await;
+    row(&sender, "dm", |row| sender.outbox.may_have_lost_marks(row.life)).await;
+    mesh.stop().await;
+    state(&sender, LinkState::Waiting).await;
+    let found = sender.outbox.find("dm").await.unwrap().unwrap();
+    let requeue =
+        Requeue { id: found.id, client_message_id: None, body: None, even_if_delivered: false };
+    assert_eq!(sender.requeue(requeue).await.unwrap(), Requeued::Unknown);
+    row(&sender, "dm", |row| row.status == OutboxStatus::Pending).await;
+    sender.stop().await;
+    receiver.stop().await;
+}
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use semel_core::outbox::{OutboxStatus, Outcome};
-use semel_daemon::engine::{Requeue, Requeued};
+use semel_daemon::engine::{Engine, Requeue, Requeued};
 use semel_daemon::link::{Fatal, LinkState};
+use semel_daemon::store::event::{Event, EventKind};
 use semel_wire::close::CloseKind;
 use semel_wire::frame::{CloseReason, FromBroker, FromDaemon};
 
@@ -58,6 +59,51 @@ async fn an_answer_counts_on_its_own_connection_only_and_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_on_an_older_connection_is_not_heard() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut older = broker.connection("one").await;
+    send(&engine, dm("one", 1, "hello")).await;
+    let sent = older.sent().await;
+    let reason = CloseReason::new(CloseKind::Draining, "elsewhere");
+    older.say(&FromBroker::CloseReason(reason)).await;
+    let mut line = broker.connection("one").await;
+    assert_eq!(line.sent().await, sent);
+    // The older one is still open at this end, and speaks up late.
+    let mut result = semel_wire::frame::SendResult::new(sent.client_message_id.clone(), 404);
+    result.code = Some("recipient_not_found".to_owned());
+    older.try_say(&FromBroker::SendResult(result)).await;
+    for id in ["two", "three"] {
+        send(&engine, dm(id, 1, "hello")).await;
+        let other = line.sent().await;
+        assert_eq!(other.client_message_id.as_str(), id);
+        line.answer(&other.client_message_id, 201, None).await;
+        row(&engine, id, |row| row.status == OutboxStatus::Done).await;
+    }
+    let flying = row(&engine, "one", |_| true).await;
+    assert_eq!(flying.status, OutboxStatus::Inflight);
+    line.answer(&sent.client_message_id, 201, None).await;
+    row(&engine, "one", |row| row.status == OutboxStatus::Done).await;
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_is_not_sent_twice_while_its_mark_is_on_the_way() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut line = broker.connection("one").await;
+    // Each accept makes the sender look at what is due, before the last claim is on disk.
+    for number in 0..50 {
+        let id = format!("row-{number}");
+        send(&engine, dm(&id, 1, "hello")).await;
+        assert_eq!(line.sent().await.client_message_id.as_str(), id);
+    }
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_send_without_an_answer_closes_the_connection() {
     let broker = Scripted::new().await;
     let host = Host::new(0, broker.url());
@@ -81,23 +127,27 @@ async fn a_send_without_an_answer_closes_the_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn may_have_been_sent_is_sticky() {
-    for (status, code) in [(429, "rate_limited"), (503, "store_unavailable")] {
+    for answer in [Some((429, "rate_limited")), Some((503, "store_unavailable")), None] {
         let broker = Scripted::new().await;
         let host = Host::new(0, broker.url());
         let engine = host.start().await;
         let mut line = broker.connection("one").await;
         send(&engine, dm("one", 1, "hello")).await;
         let sent = line.sent().await;
-        line.answer(&sent.client_message_id, status, Some(code)).await;
-        // It comes again by itself; then the broker goes away for good.
-        assert_eq!(line.sent().await.client_message_id.as_str(), "one");
+        // The answer is the last that is heard: another attempt would say by itself that it left.
+        if let Some((status, code)) = answer {
+            let mut result = semel_wire::frame::SendResult::new(sent.client_message_id, status);
+            (result.code, result.retry_after_ms) = (Some(code.to_owned()), Some(60_000));
+            line.say(&FromBroker::SendResult(result)).await;
+        }
         drop((line, broker));
         state(&engine, LinkState::Waiting).await;
         let waiting =
-            row(&engine, "one", |row| row.status == OutboxStatus::Pending && row.maybe_sent).await;
+            row(&engine, "one", |row| row.status == OutboxStatus::Pending && row.attempts == 1)
+                .await;
         assert_eq!(engine.requeue(requeue(&waiting)).await.unwrap(), Requeued::Unknown);
         let dead = row(&engine, "one", |row| row.status == OutboxStatus::Dead).await;
-        assert_eq!(dead.outcome, Some(Outcome::Unknown), "{status}");
+        assert_eq!(dead.outcome, Some(Outcome::Unknown), "{answer:?}");
         engine.stop().await;
     }
 }
@@ -121,6 +171,91 @@ async fn a_row_that_never_left_is_requeued_at_once_and_a_broker_that_is_away_is_
     let again = engine.requeue(requeue(&old)).await.unwrap();
     assert_eq!(again, Requeued::Illegal(OutboxStatus::Aborted));
     engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_the_wire_is_not_requeued_before_its_mark_is_on_disk() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut line = broker.connection("one").await;
+    for number in 0..20 {
+        let id = format!("row-{number}");
+        send(&engine, dm(&id, 1, "hello")).await;
+        let waiting = row(&engine, &id, |_| true).await;
+        assert_eq!(line.sent().await.client_message_id.as_str(), id);
+        let illegal = engine.requeue(requeue(&waiting)).await.unwrap();
+        assert_eq!(illegal, Requeued::Illegal(OutboxStatus::Inflight), "{number}");
+    }
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_daemon_left_open_may_have_been_sent() {
+    let broker = Scripted::new().await;
+    let (host, heir) = (Host::new(0, broker.url()), Host::new(0, broker.url()));
+    drop(broker);
+    let engine = host.start().await;
+    send(&engine, dm("one", 1, "hello")).await;
+    // As a killed daemon leaves it; the mark of a claim may not have reached the disk.
+    for name in ["outbox.db", "outbox.db-wal"] {
+        std::fs::copy(host.file(name), heir.file(name)).unwrap();
+    }
+    engine.stop().await;
+    let engine = heir.start().await;
+    let left = row(&engine, "one", |row| row.status == OutboxStatus::Pending).await;
+    assert!(!left.maybe_sent, "its own mark does not say so");
+    assert_eq!(engine.requeue(requeue(&left)).await.unwrap(), Requeued::Unknown);
+    let dead = row(&engine, "one", |row| row.status == OutboxStatus::Dead).await;
+    assert_eq!(dead.outcome, Some(Outcome::Unknown));
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_told_of_a_death_that_is_not_on_disk() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("one", 1, "hello")).await;
+    let sent = line.sent().await;
+    row(&engine, "one", |row| row.status == OutboxStatus::Inflight).await;
+    host.plant(
+        "outbox.db",
+        "CREATE TRIGGER planted BEFORE UPDATE ON outbox WHEN NEW.status = 'dead' \
+         BEGIN SELECT RAISE(ABORT, 'the disk takes nothing'); END",
+    );
+    line.answer(&sent.client_message_id, 404, Some("recipient_not_found")).await;
+    row(&engine, "one", |row| engine.outbox.may_have_lost_marks(row.life)).await;
+    assert_eq!(deaths(&engine).await, 0);
+    host.plant("outbox.db", "DROP TRIGGER planted");
+    // It goes out again, although the file said that it was on the wire.
+    let again = line.sent().await;
+    assert_eq!(again.client_message_id, sent.client_message_id);
+    line.answer(&sent.client_message_id, 404, Some("recipient_not_found")).await;
+    row(&engine, "one", |row| row.status == OutboxStatus::Dead).await;
+    while deaths(&engine).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(deaths(&engine).await, 1);
+    engine.stop().await;
+}
+
+/// How many deaths were announced, once everything that was to be announced is.
+async fn deaths(engine: &Engine) -> usize {
+    let of = |kind: EventKind, events: &[Event]| events.iter().filter(|it| it.kind == kind).count();
+    let mut changes = engine.inbox.changes();
+    let events = engine.inbox.events(0, 1000).await.unwrap();
+    let before = of(EventKind::PeerLeave, &events);
+    engine.inbox.announce(EventKind::PeerLeave, &serde_json::json!({}));
+    loop {
+        changes.borrow_and_update();
+        let events = engine.inbox.events(0, 1000).await.unwrap();
+        if of(EventKind::PeerLeave, &events) > before {
+            return of(EventKind::OutboxDead, &events);
+        }
+        changes.changed().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,7 +324,11 @@ async fn what_was_sent_under_another_epoch_of_the_store_is_never_refused() {
     drop(line);
     let mut line = broker.connection("two").await;
     send(&engine, dm("more", 1, "hello")).await;
-    line.sent().await;
+    let sent = line.sent().await;
+    assert_eq!(sent.client_message_id.as_str(), "more");
+    // It was asked before, and marks are written in order: once this is, so is what it meant.
+    line.answer(&sent.client_message_id, 201, None).await;
+    row(&engine, "more", |row| row.status == OutboxStatus::Done).await;
     let unknown = row(&engine, "before", |_| true).await;
     assert_eq!(unknown.outcome, Some(Outcome::Unknown));
     engine.stop().await;
@@ -241,8 +380,10 @@ async fn an_outbox_of_another_instance_is_adopted_by_retiring_it() {
     let engine = host.start_as(2, |_| {}).await;
     let dead = row(&engine, "held", |row| row.status == OutboxStatus::Dead).await;
     assert_eq!(dead.outcome, Some(Outcome::Unknown));
-    let mut line = broker.hello().await;
     let owner = uuid::Uuid::from_u128(1);
+    // A hello that was not answered has retired nobody.
+    drop(broker.hello().await);
+    let mut line = broker.hello().await;
     let retired: Vec<_> = line.hello.retire.iter().map(|id| id.as_uuid()).collect();
     assert_eq!(retired, [owner]);
     line.welcome("one").await;
@@ -310,10 +451,15 @@ async fn only_what_waits_dies_of_age() {
     send(&engine, dm("flying", 1, "hello")).await;
     let sent = line.sent().await;
     row(&engine, "flying", |row| row.status == OutboxStatus::Inflight).await;
+    send(&engine, dm("waiting", 1, "hello")).await;
+    let told = line.sent().await.client_message_id;
+    let mut result = semel_wire::frame::SendResult::new(told, 429);
+    (result.code, result.retry_after_ms) = (Some("rate_limited".to_owned()), Some(600_000));
+    line.say(&FromBroker::SendResult(result)).await;
+    row(&engine, "waiting", |row| row.status == OutboxStatus::Pending && row.attempts == 1).await;
     host.clock.shift(Duration::from_secs(40 * 24 * 60 * 60));
-    // Another row lives and dies in the same look at ages, while this one is on the wire.
-    send(&engine, dm("young", 1, "hello")).await;
-    assert_eq!(line.sent().await.client_message_id.as_str(), "young");
+    // Both are older than they may be; one look at ages sees the one on the wire first.
+    row(&engine, "waiting", |row| row.status == OutboxStatus::Dead).await;
     let flying = row(&engine, "flying", |_| true).await;
     assert_eq!(flying.status, OutboxStatus::Inflight);
     line.answer(&sent.client_message_id, 503, Some("store_unavailable")).await;

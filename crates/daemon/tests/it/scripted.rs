@@ -115,6 +115,11 @@ impl Line {
         self.socket.send(Message::Text(frame.encode().into())).await.unwrap();
     }
 
+    /// Says it to a daemon that may not listen any more.
+    pub(crate) async fn try_say(&mut self, frame: &FromBroker) {
+        drop(self.socket.send(Message::Text(frame.encode().into())).await);
+    }
+
     /// The next frame; nothing once the daemon is gone.
     pub(crate) async fn next(&mut self) -> Option<FromDaemon> {
         let waiting = async {
