@@ -71,7 +71,12 @@ pub(crate) async fn host(folder: &Path, number: u8, url: &str) -> Result<Host> {
         random: Arc::new(random),
     };
     let day = Duration::from_secs(24 * 60 * 60);
-    let options = EngineOptions { outbox_bytes_max: 1 << 40, reserved_bytes: 0, inbox_kept: day };
+    let options = EngineOptions {
+        outbox_bytes_max: 1 << 40,
+        reserved_bytes: 0,
+        inbox_kept: day,
+        inbox_bytes_max: 1 << 40,
+    };
     let engine =
         Engine::start(&folder, options, link, mint, Arc::clone(&clock), Arc::new(ended)).await?;
     let engine = Arc::new(engine);

@@ -128,8 +128,9 @@ struct Stream<T> {
 
 impl<T: Tail> Stream<T> {
     async fn run(mut self, mut changes: watch::Receiver<u64>) {
-        // Tells the other side at once that it is connected, and how soon to come back.
-        let mut piece = Bytes::from_static(b"retry: 1000\n\n");
+        // Tells the other side at once that it is connected, how soon to come back, and where it
+        // began: one that is cut before its first event resumes there, and misses nothing.
+        let mut piece = Bytes::from(format!("id: {}\nretry: 1000\n\n", self.after));
         loop {
             if !self.write(piece).await {
                 return;

@@ -280,14 +280,20 @@ async fn ids(served: &Served, path: &str, headers: &[(&str, &str)], count: usize
     let mut stream = UnixStream::connect(&served.socket).await.expect("it listens");
     stream.write_all(&request("GET", path, headers, b"")).await.expect("it reads");
     let mut lines = BufReader::new(stream).lines();
-    let mut ids = Vec::new();
+    let (mut ids, mut begun) = (Vec::new(), false);
     let reading = async {
         while let Ok(Some(line)) = lines.next_line().await {
-            if line == "retry: 1000" && served.ticks.0.borrow().eq(&0) {
-                served.ticks.0.send_replace(3);
+            if line == "retry: 1000" {
+                // Where it began is no event.
+                assert_eq!(ids.len(), 1);
+                ids.clear();
+                begun = true;
+                if served.ticks.0.borrow().eq(&0) {
+                    served.ticks.0.send_replace(3);
+                }
             }
             ids.extend(line.strip_prefix("id: ").map(str::to_owned));
-            if ids.len() == count {
+            if begun && ids.len() == count {
                 break;
             }
         }

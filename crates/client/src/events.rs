@@ -26,21 +26,29 @@ pub struct Events {
     body: Incoming,
     driving: JoinHandle<()>,
     text: Vec<u8>,
+    seen: Option<u64>,
 }
 
 impl Events {
     pub(crate) fn new(body: Incoming, driving: JoinHandle<()>) -> Self {
-        Self { body, driving, text: Vec::new() }
+        Self { body, driving, text: Vec::new(), seen: None }
     }
 
-    /// The next event; nothing when the stream has ended. Go on with the id of the last one.
+    /// Where another stream goes on after this one: after its last event, or where it began.
+    pub fn seen(&self) -> Option<u64> {
+        self.seen
+    }
+
+    /// The next event; nothing when the stream has ended. Go on after what was [`Events::seen`].
     pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
         let broken = |what: String| ClientError::Broken(what);
         loop {
             if let Some(end) = self.text.windows(2).position(|pair| pair == b"\n\n") {
                 let block: Vec<u8> = self.text.drain(..end + 2).collect();
-                if let Some(event) = parse(&String::from_utf8_lossy(&block)) {
-                    return Ok(Some(event));
+                let (id, event) = parse(&String::from_utf8_lossy(&block));
+                self.seen = id.or(self.seen);
+                if event.is_some() {
+                    return Ok(event);
                 }
                 continue;
             }
@@ -66,26 +74,28 @@ impl Drop for Events {
     }
 }
 
-/// A block of lines; a comment is no event.
-fn parse(block: &str) -> Option<Event> {
-    let (mut id, mut kind, mut data) = (None, "message".to_owned(), String::new());
+/// A block of lines: its id, and its event. A comment is none, and what has no data neither.
+fn parse(block: &str) -> (Option<u64>, Option<Event>) {
+    let (mut id, mut kind, mut data) = (None, "message".to_owned(), None::<String>);
     for line in block.lines() {
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
-        match field {
-            "id" => id = value.parse().ok(),
-            "event" => kind = value.to_owned(),
-            "data" => {
-                if !data.is_empty() {
-                    data.push('\n');
-                }
+        match (field, &mut data) {
+            ("id", _) => id = value.parse().ok(),
+            ("event", _) => kind = value.to_owned(),
+            ("data", None) => data = Some(value.to_owned()),
+            ("data", Some(data)) => {
+                data.push('\n');
                 data.push_str(value);
             }
-            _ => {}
+            (_, _) => {}
         }
     }
-    let data = serde_json::from_str(&data).unwrap_or(Value::Null);
-    Some(Event { id: id?, kind, data })
+    let event = id.zip(data).map(|(id, data)| {
+        let data = serde_json::from_str(&data).unwrap_or(Value::Null);
+        Event { id, kind, data }
+    });
+    (id, event)
 }
 
 #[cfg(test)]
@@ -96,7 +106,9 @@ mod tests {
     fn a_block_is_an_event_and_a_comment_is_none() {
         let block = "id: 7\nevent: message\ndata: {\"body\":\ndata: \"hi\"}\n\n";
         let data = serde_json::json!({"body": "hi"});
-        assert_eq!(parse(block), Some(Event { id: 7, kind: "message".to_owned(), data }));
-        assert_eq!(parse(": still here\n\n"), None);
+        let event = Event { id: 7, kind: "message".to_owned(), data };
+        assert_eq!(parse(block), (Some(7), Some(event)));
+        assert_eq!(parse(": still here\n\n"), (None, None));
+        assert_eq!(parse("id: 6\nretry: 1000\n\n"), (Some(6), None), "where it begins");
     }
 }

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::broker_api::BrokerApi;
 use crate::directory;
-use crate::inbox::{Inbox, Opened};
+use crate::inbox::{Inbox, Keeping, Opened};
 use crate::limits::{FULL_INTERVAL, PAYLOAD_KEPT, UPKEEP_INTERVAL};
 use crate::link::{self, LinkHandle, LinkOptions};
 use crate::outbox::{Outbox, Pressure, Room};
@@ -35,11 +35,17 @@ pub struct EngineOptions {
     pub reserved_bytes: u64,
     /// How long messages are kept in the inbox.
     pub inbox_kept: Duration,
+    /// Bytes of `inbox.db` at the most: beyond that the oldest messages go before their time.
+    pub inbox_bytes_max: u64,
 }
 
 impl EngineOptions {
     fn room(&self) -> Room {
         Room { bytes_max: self.outbox_bytes_max, reserved_bytes: self.reserved_bytes }
+    }
+
+    fn keeping(&self) -> Keeping {
+        Keeping { kept: self.inbox_kept, bytes_max: self.inbox_bytes_max }
     }
 }
 
@@ -54,7 +60,7 @@ pub struct Engine {
     /// What else is asked of the broker.
     pub api: Arc<BrokerApi>,
     clock: Arc<dyn Clock>,
-    inbox_kept: watch::Sender<Duration>,
+    keeping: watch::Sender<Keeping>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -123,7 +129,7 @@ impl Engine {
         }
         let rebuild_to = if is_new { forget_history(&outbox).await } else { None };
         let (stop, stopping) = watch::channel(false);
-        let (inbox_kept, kept) = watch::channel(options.inbox_kept);
+        let (keeping, kept) = watch::channel(options.keeping());
         let api = Arc::new(BrokerApi::new(
             &link_options.url,
             &link_options.mesh,
@@ -154,13 +160,13 @@ impl Engine {
             )),
         ];
         let tasks = Mutex::new(tasks);
-        Ok(Self { outbox, inbox, link: handle, api, clock, inbox_kept, stop, tasks })
+        Ok(Self { outbox, inbox, link: handle, api, clock, keeping, stop, tasks })
     }
 
     /// Keeps things in another way from now on.
     pub fn change(&self, options: &EngineOptions) {
         self.outbox.gauge.set_room(options.room());
-        self.inbox_kept.send_replace(options.inbox_kept);
+        self.keeping.send_replace(options.keeping());
     }
 
     /// Retires a row in favour of a new one under a fresh id (mesh.md §6, §10).
@@ -300,7 +306,7 @@ async fn forget_history(outbox: &Outbox) -> Option<(String, i64)> {
 async fn upkeep_task(
     outbox: Arc<Outbox>,
     inbox: Arc<Inbox>,
-    mut inbox_kept: watch::Receiver<Duration>,
+    mut keeping: watch::Receiver<Keeping>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut before = Pressure::Low;
@@ -309,19 +315,19 @@ async fn upkeep_task(
     loop {
         before = look(&outbox, &inbox, before).await;
         if std::mem::take(&mut sweep) {
-            let kept = *inbox_kept.borrow_and_update();
+            let keeping = *keeping.borrow_and_update();
             let swept = async {
                 outbox.prune(PAYLOAD_KEPT).await?;
-                inbox.sweep(kept).await
+                inbox.sweep(keeping).await
             };
             if let Err(error) = swept.await {
                 tracing::error!(error = error.chain(), "what is past its time was not swept");
             }
         }
-        let is_full = before == Pressure::Full;
+        let is_full = !before.accepts();
         tokio::select! {
             _ = sweeps.tick() => sweep = true,
-            Ok(()) = inbox_kept.changed() => sweep = true,
+            Ok(()) = keeping.changed() => sweep = true,
             () = outbox.gauge.wake.notified() => {}
             // Somebody may make room on the disk, and nobody tells us.
             () = tokio::time::sleep(FULL_INTERVAL), if is_full => {}

@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use semel_core::clock::Clock;
 use semel_core::envelope::DestinationKind;
-use semel_store::sqlite::{OnUncertain, Sqlite, SqliteOptions};
+use semel_store::sqlite::{OnUncertain, Sqlite, SqliteOptions, Tx};
 use semel_store::{OpenError, StoreError};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -17,6 +18,7 @@ use crate::link::stopped;
 use crate::recover::{is_damage, is_new, set_aside};
 use crate::store::event::{self, Event, EventKind};
 use crate::store::inbox::{self, Arrived, Filter, Message, Way};
+use crate::store::upkeep::bytes_used;
 use crate::store::{INBOX_APPLICATION_ID, INBOX_MIGRATIONS};
 
 /// An open inbox.
@@ -29,6 +31,17 @@ pub struct Inbox {
     received: [AtomicU64; DestinationKind::ALL.len()],
     /// Messages that were there already.
     repeated: AtomicU64,
+    /// Of what it may have, when that was measured last.
+    percent: AtomicU64,
+}
+
+/// What is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keeping {
+    /// Messages, for so long …
+    pub kept: Duration,
+    /// … and, the newest of them, as far as they fit into so many bytes.
+    pub bytes_max: u64,
 }
 
 /// What opening an inbox came to.
@@ -85,8 +98,14 @@ impl Inbox {
             }
             Err(error) => return Err(error),
         };
-        let (received, repeated) = (Default::default(), AtomicU64::new(0));
-        let inbox = Self { sqlite, clock, stored: watch::channel(0).0, received, repeated };
+        let inbox = Self {
+            sqlite,
+            clock,
+            stored: watch::channel(0).0,
+            received: Default::default(),
+            repeated: AtomicU64::new(0),
+            percent: AtomicU64::new(0),
+        };
         let is_new = is_new || set_aside.is_some();
         Ok(Opened { inbox, set_aside, is_new })
     }
@@ -194,8 +213,43 @@ impl Inbox {
         self.stored.subscribe()
     }
 
-    /// Deletes messages, events, keys and readers that are past their time.
-    pub async fn sweep(&self, kept: std::time::Duration) -> Result<(), StoreError> {
+    /// Deletes messages, events, keys and readers that are past their time, and the oldest messages
+    /// where there are more than fit.
+    pub async fn sweep(&self, keeping: Keeping) -> Result<(), StoreError> {
+        self.sweep_old(keeping.kept).await?;
+        let bytes = self.measure(keeping.bytes_max).await?;
+        if bytes <= keeping.bytes_max {
+            return Ok(());
+        }
+        let mut gone = 0;
+        // More than needed, so that not every message is followed by a sweep.
+        let target = keeping.bytes_max / 10 * 9;
+        let mut over = bytes - target;
+        while over > 0 {
+            let oldest = move |tx: &Tx<'_>| inbox::sweep_bytes_in_tx(tx, over, SWEEP_MAX);
+            match self.sqlite.write(oldest).await? {
+                0 => break,
+                some => gone += some,
+            }
+            over = self.measure(keeping.bytes_max).await?.saturating_sub(target);
+        }
+        tracing::warn!(gone, bytes, "the inbox is full: its oldest messages are gone");
+        Ok(())
+    }
+
+    /// Bytes in use. What was swept counts as free, although the file does not shrink.
+    async fn measure(&self, bytes_max: u64) -> Result<u64, StoreError> {
+        let bytes = self.sqlite.read(bytes_used).await?;
+        self.percent.store(bytes.saturating_mul(100) / bytes_max.max(1), Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    /// How many percent of what it may have were in use when that was measured last.
+    pub fn percent(&self) -> u64 {
+        self.percent.load(Ordering::Relaxed)
+    }
+
+    async fn sweep_old(&self, kept: Duration) -> Result<(), StoreError> {
         let now = self.clock.wall();
         let (messages, events) = (now.saturating_sub(kept), now.saturating_sub(EVENTS_KEPT));
         let keys = now.saturating_sub(KEYS_KEPT.max(kept));

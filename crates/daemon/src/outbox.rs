@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use crate::limits::{ADOPT_MAX, SWEEP_MAX};
 use crate::pressure::Gauge;
 use crate::store::link::{self, LinkRow};
-use crate::store::outbox::{Accepted, Draft, NewOutboxRow, outbox_accept_in_tx};
+use crate::store::outbox::{Accepted, Draft, NewOutboxRow, outbox_accept_in_tx, outbox_again};
 use crate::store::peer::{self, Peer};
 use crate::store::upkeep::{self, OutboxRow, Which};
 use crate::store::{OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS, claim};
@@ -118,9 +118,6 @@ impl Outbox {
 
     /// Accepts a send: looks its id up, applies the table, and answers after the commit.
     pub async fn send(&self, send: NewSend) -> Result<SendAnswer, StoreError> {
-        if self.pressure() == Pressure::Full {
-            return Err(StoreError::Full);
-        }
         let client_message_id =
             send.client_message_id.unwrap_or_else(|| self.mint.client_message_id());
         let new = NewOutboxRow {
@@ -133,6 +130,12 @@ impl Outbox {
             now: self.clock.wall(),
         };
         let (outbox_id, body_bytes) = (new.id, new.draft.body.len());
+        if !self.pressure().accepts() {
+            // There is no room for what is new; what was accepted before keeps its answer.
+            let found = self.sqlite.read(move |connection| outbox_again(connection, &new)).await?;
+            let accepted = found.ok_or(StoreError::Full)?;
+            return Ok(SendAnswer { client_message_id, outbox_id, accepted });
+        }
         let accepted = self.sqlite.write(move |tx| outbox_accept_in_tx(tx, &new)).await?;
         if matches!(accepted, Accepted::Inserted { .. }) {
             self.accepted.fetch_add(1, Ordering::Relaxed);

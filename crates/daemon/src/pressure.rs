@@ -15,8 +15,10 @@ status! {
         Low = "low",
         /// Over 80 %.
         High = "high",
-        /// Over 95 %, or the disk is nearly full: no sends are accepted.
+        /// Over 95 %: no sends are accepted.
         Full = "full",
+        /// It has all that it may have, or the disk is nearly full: no new streams either.
+        Degraded = "degraded",
     }
 }
 
@@ -33,10 +35,19 @@ impl Pressure {
     /// What so many bytes in use and so many free ones on the disk mean.
     pub fn of(bytes: u64, disk_free: u64, room: Room) -> Self {
         match bytes.saturating_mul(100) / room.bytes_max.max(1) {
-            _ if disk_free < room.reserved_bytes => Self::Full,
+            _ if disk_free < room.reserved_bytes => Self::Degraded,
             0..80 => Self::Low,
             80..95 => Self::High,
-            _ => Self::Full,
+            95..100 => Self::Full,
+            _ => Self::Degraded,
+        }
+    }
+
+    /// Whether a new send is accepted.
+    pub const fn accepts(self) -> bool {
+        match self {
+            Self::Low | Self::High => true,
+            Self::Full | Self::Degraded => false,
         }
     }
 }
@@ -129,6 +140,7 @@ mod tests {
         let of = |bytes, disk_free| Pressure::of(bytes, disk_free, room);
         assert_eq!([of(799, 50), of(800, 50)], [Pressure::Low, Pressure::High]);
         assert_eq!([of(949, 50), of(950, 50)], [Pressure::High, Pressure::Full]);
-        assert_eq!(of(0, 49), Pressure::Full, "what is reserved is left alone");
+        assert_eq!([of(999, 50), of(1000, 50)], [Pressure::Full, Pressure::Degraded]);
+        assert_eq!(of(0, 49), Pressure::Degraded, "what is reserved is left alone");
     }
 }

@@ -225,6 +225,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         outbox_bytes_max: config.outbox.max_bytes,
         reserved_bytes: config.disk.reserved_bytes,
         inbox_kept: Duration::from_secs(u64::from(config.inbox.retention_days) * day),
+        inbox_bytes_max: config.inbox.max_bytes,
     }
 }
 

@@ -51,8 +51,9 @@ pub(super) async fn follow(
         if let Ok(mut events) = daemon.client.events(after, kinds).await {
             while let Ok(Some(event)) = events.next().await {
                 each(&event)?;
-                after = Some(event.id);
             }
+            // Also when nothing has happened yet: what happens until it is resumed is not missed.
+            after = events.seen().or(after);
         }
         tokio::time::sleep(RESUME_PAUSE).await;
     }

@@ -120,7 +120,11 @@ async fn a_full_disk_refuses_sends_loses_nothing_and_goes_on_once_there_is_room(
     accepted(&from_bob, to_alice, "bob-1").await;
     settled(&bob).await;
     assert_eq!(send(&from_alice, to_bob, "full", "full").await.0, 507);
-    assert_eq!(from_alice.get("/v1/health").await.unwrap().body["outbox_pressure"], "full");
+    assert_eq!(from_alice.get("/v1/health").await.unwrap().body["outbox_pressure"], "degraded");
+    // Nobody new is told what happens; who was accepted before is told so.
+    let said = from_alice.get("/v1/events").await.unwrap();
+    assert_eq!((said.status, said.code()), (507, Some("insufficient_storage")));
+    assert_eq!(send(&from_alice, to_bob, &keys[0], &text).await.0, 200);
 
     // There is room again.
     std::fs::remove_file(disk.join("filled")).unwrap();

@@ -166,6 +166,25 @@ async fn an_inbox_that_is_damaged_inside_is_found_set_aside_and_rebuilt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_in_which_nothing_had_happened_yet_goes_on_where_it_began() {
+    let mesh = Mesh::new();
+    let (alice, bob) = (mesh.join("alice", "member"), mesh.join("bob", "member"));
+    let (_one, mut two) = (alice.up(), bob.up());
+    let to = two.ready["pubkey"].as_str().unwrap().to_owned();
+    let mut events = bob.client().events(None, &["message"]).await.unwrap();
+    two.terminate();
+    assert_eq!(events.next().await.ok().flatten(), None);
+    let began = events.seen();
+    assert!(began.is_some(), "it was told where it begins");
+    let _two = bob.up();
+    alice.run(&["send", &to, "meanwhile", "--wait"]);
+    arrived(&bob, 1).await;
+    let mut events = bob.client().events(began, &["message"]).await.unwrap();
+    let event = events.next().await.unwrap().expect("an event");
+    assert_eq!(event.data["body"], "meanwhile");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_token_is_replaced_over_the_socket_only() {
     let mesh = Mesh::new();
     let alice = mesh.join("alice", "member");

@@ -9,6 +9,8 @@ CREATE TABLE outbox (
     -- NULL once it was pruned; the id, the fingerprint and the status stay for ever.
     payload             BLOB,
     meta                TEXT    NOT NULL,
+    -- Those mentioned as the caller wrote them, if there were names among them; meta has their keys.
+    mentions_given      TEXT,
     reply_to_id         TEXT,
     -- As the caller wrote it, beside what it was resolved to.
     to_given            TEXT    NOT NULL,

@@ -150,6 +150,7 @@ pub(super) async fn metrics(call: Call<Daemon>) -> Result<Reply, Problem> {
         received: daemon.engine.inbox.received(),
         repeated: daemon.engine.inbox.repeated(),
         outbox_pct: daemon.engine.outbox.percent().0,
+        inbox_pct: daemon.engine.inbox.percent(),
         disk_pct: daemon.engine.outbox.percent().1,
         token_rotations: daemon.token_rotations.load(Ordering::Relaxed),
         lag: link.lag,

@@ -11,11 +11,16 @@ use semel_core::rfc3339;
 
 use super::Daemon;
 use super::inbox::write_message;
+use crate::outbox::Pressure;
 use crate::store::event::{Event, EventKind};
 
 /// `GET /v1/events`.
 pub(super) async fn stream(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let kinds = kinds(call.query.text("kinds"))?;
+    if call.state.engine.outbox.pressure() == Pressure::Degraded {
+        let detail = "the outbox or its disk is full: no new streams until there is room";
+        return Err(Problem::new(Code::InsufficientStorage, detail));
+    }
     let opening = Opening::new(&mut call)?;
     let daemon = Arc::clone(&call.state);
     // First this, then the reading: what is stored in between is not missed.

@@ -40,6 +40,7 @@ pub(super) struct Live {
     pub(super) received: [(DestinationKind, u64); DestinationKind::ALL.len()],
     pub(super) repeated: u64,
     pub(super) outbox_pct: u64,
+    pub(super) inbox_pct: u64,
     pub(super) disk_pct: u64,
     pub(super) token_rotations: u64,
     pub(super) lag: Option<Duration>,
@@ -150,10 +151,11 @@ fn register_live(registry: &mut Registry, live: &Live) {
         bytes.get_or_create(&vec![("kind", kind)]).set(count);
     }
     let percent: Family<Labels, Gauge> = Family::default();
-    for (kind, count) in [("outbox", live.outbox_pct), ("disk", live.disk_pct)] {
+    let kinds = [("outbox", live.outbox_pct), ("inbox", live.inbox_pct), ("disk", live.disk_pct)];
+    for (kind, count) in kinds {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         percent.get_or_create(&vec![("kind", kind)]).set(count);
     }
-    registry.register("disk_pct", "How full the outbox and its disk are", percent);
+    registry.register("disk_pct", "How full the databases and their disk are", percent);
     registry.register("disk_bytes", "Bytes of the databases", bytes);
 }

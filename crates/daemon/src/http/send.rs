@@ -50,12 +50,16 @@ async fn deliver(mut call: Call<Daemon>, to: String) -> Result<Reply, Problem> {
     let reply_to_id = call.body.text("reply_to_id");
     let meta = call.body.object("meta").unwrap_or_default();
     let mentions = call.body.names("mentions");
-    let meta = with_mentions(daemon, meta, mentions).await?;
+    let Mentioning { meta, mentions_given, unresolved } =
+        with_mentions(daemon, meta, mentions).await?;
     let kind = target.kind();
-    let (resolved, candidates) = target.resolve(daemon).await?;
+    let (mut resolved, mut candidates) = target.resolve(daemon).await?;
+    if let (Ok(_), Some((refusal, peers))) = (&resolved, unresolved) {
+        (resolved, candidates) = (Err(refusal), peers);
+    }
     let body_hash = BodyHash::of(&body);
     let priority = priority.unwrap_or(Priority::Next);
-    let draft = Draft { reply_to_id, priority, meta, body, body_hash };
+    let draft = Draft { reply_to_id, priority, meta, mentions_given, body, body_hash };
     let send = NewSend { client_message_id, to_given: to, resolved, draft };
     let answered = daemon.engine.outbox.send(send).await?;
     answer(daemon, kind, answered, candidates)
@@ -160,28 +164,45 @@ pub(super) fn check_size(daemon: &Daemon, body: &[u8]) -> Result<(), Problem> {
     }
 }
 
+/// A meta with its mentions.
+struct Mentioning {
+    /// Keys in the place of names, as far as they could be resolved.
+    meta: Meta,
+    /// As the caller wrote them, sorted, if there are names among them.
+    mentions_given: Option<String>,
+    /// The first that could not be resolved, and whom it might mean. As with a destination it is
+    /// no error yet: a retry is compared with what it meant the first time.
+    unresolved: Option<(Refusal, Vec<Peer>)>,
+}
+
 /// Mentions travel as the reserved meta key of that name: keys, each once, sorted.
 async fn with_mentions(
     daemon: &Daemon,
     mut meta: Map<String, Value>,
     mentions: Vec<String>,
-) -> Result<Meta, Problem> {
+) -> Result<Mentioning, Problem> {
     if mentions.is_empty() && !meta.contains_key("mentions") {
-        return Ok(Meta::new(&meta)?);
+        let meta = Meta::new(&meta)?;
+        return Ok(Mentioning { meta, mentions_given: None, unresolved: None });
     }
     let mut keys = match meta.remove("mentions") {
         None => BTreeSet::new(),
         Some(value) => reserved(&value)?,
     };
+    let given: BTreeSet<&String> = keys.iter().chain(&mentions).collect();
+    let named = mentions.iter().any(|mention| mention.starts_with('@'));
+    let mentions_given = named.then(|| json!(given).to_string());
+    let mut unresolved = None;
     for (index, mention) in mentions.into_iter().enumerate() {
         let pointer = format!("/mentions/{index}");
         if is_key(&mention) {
             keys.insert(mention);
         } else if let Some(name) = mention.strip_prefix('@') {
             let peers = daemon.engine.outbox.peers_named(name, CANDIDATES_MAX).await?;
-            let peer = one_of(name, &pointer, &peers)
-                .map_err(|refusal| with_candidates(refusal, &peers))?;
-            keys.insert(peer.pubkey.clone());
+            match one_of(name, &pointer, &peers) {
+                Ok(peer) => drop(keys.insert(peer.pubkey.clone())),
+                Err(refusal) => drop(unresolved.get_or_insert((refusal, peers))),
+            }
         } else {
             let detail = "must be @name or a public key of 64 lower-case hexadecimal digits";
             return Err(Refusal::at(Code::InvalidField, pointer, detail).into());
@@ -190,7 +211,7 @@ async fn with_mentions(
     if !keys.is_empty() {
         meta.insert("mentions".to_owned(), keys.into_iter().collect::<Vec<_>>().into());
     }
-    Ok(Meta::new(&meta)?)
+    Ok(Mentioning { meta: Meta::new(&meta)?, mentions_given, unresolved })
 }
 
 /// Mentions that the caller wrote into meta: public keys, and nothing else.

@@ -305,7 +305,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             Field::new("kinds", SHORT, "only these kinds of events, with commas between them"),
         ],
         answers: &[Answer::events("events from now on, or after the one named")],
-        problems: &[Code::TooManyStreams],
+        problems: &[Code::TooManyStreams, Code::InsufficientStorage],
         ..get("/v1/events", "Streams what happens", |call| Box::pin(events::stream(call)))
     },
     Route {

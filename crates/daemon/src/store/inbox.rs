@@ -8,7 +8,7 @@ use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
 use super::event::{self, EventKind};
-use crate::limits::READERS_MAX;
+use crate::limits::{READERS_MAX, ROW_BYTES};
 
 statements! {
     /// Decides whether a message is new.
@@ -149,6 +149,13 @@ statements! {
                        WHERE received_at < ?1
                        ORDER BY received_at
                        LIMIT ?2)";
+
+    OLDEST_SIZES = "
+        SELECT length(body)
+          FROM inbox
+         WHERE received_at < ?1
+         ORDER BY received_at
+         LIMIT ?2";
 
     SWEEP_KEYS = "
         DELETE FROM inbox_key
@@ -375,6 +382,23 @@ pub fn newest(connection: &Connection) -> Result<i64, StoreError> {
 /// Deletes up to `limit` messages received before this, and says how many. Their keys stay.
 pub fn sweep_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<usize, StoreError> {
     Ok(tx.prepare_cached(SWEEP)?.execute(params![before.0, limit])?)
+}
+
+/// Deletes so many of the oldest messages that about so many bytes become free, `limit` at the
+/// most, and says how many.
+pub fn sweep_bytes_in_tx(tx: &Connection, bytes: u64, limit: i64) -> Result<usize, StoreError> {
+    let mut statement = tx.prepare_cached(OLDEST_SIZES)?;
+    let mut rows = statement.query(params![i64::MAX, limit])?;
+    let (mut freed, mut count) = (0_u64, 0);
+    while freed < bytes
+        && let Some(row) = rows.next()?
+    {
+        let body: i64 = row.get(0)?;
+        freed = freed.saturating_add(u64::try_from(body).unwrap_or(0)).saturating_add(ROW_BYTES);
+        count += 1;
+    }
+    drop(rows);
+    sweep_in_tx(tx, UnixMs(i64::MAX), count)
 }
 
 /// Forgets up to `limit` keys of messages received before this: the broker has forgotten them too.

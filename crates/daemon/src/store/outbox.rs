@@ -17,6 +17,7 @@ use semel_core::id::{ClientMessageId, OutboxId};
 use semel_core::outbox::{Accept, Compared, OutboxStatus, outbox_accept};
 use semel_core::refusal::Refusal;
 use semel_store::{StoreError, statements};
+use serde_json::{Map, Value};
 
 pub use transition::{
     Delivery, Moved, outbox_accepted_in_tx, outbox_claim_in_tx, outbox_committed_in_tx,
@@ -27,15 +28,15 @@ pub use transition::{
 statements! {
     LOOK_UP = "
         SELECT id, request_fingerprint, status, last_error, broker_message_id, history_id,
-               to_given, destination_kind, destination_ref
+               to_given, destination_kind, destination_ref, meta, mentions_given
           FROM outbox
          WHERE client_message_id = ?1";
 
     INSERT = "
         INSERT INTO outbox (id, client_message_id, request_fingerprint, payload, meta,
                             reply_to_id, to_given, destination_kind, destination_ref, priority,
-                            enqueued_at, next_attempt_at, life, status)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, 'pending')
+                            enqueued_at, next_attempt_at, life, mentions_given, status)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13, 'pending')
             ON CONFLICT (client_message_id) DO NOTHING";
 }
 
@@ -48,6 +49,8 @@ pub struct Draft {
     pub priority: Priority,
     /// Canonical.
     pub meta: Meta,
+    /// Everybody who is mentioned in it as the caller wrote them, if there are names among them.
+    pub mentions_given: Option<String>,
     /// The body.
     pub body: Vec<u8>,
     /// What stands for the body in the fingerprint.
@@ -61,6 +64,7 @@ impl Draft {
             reply_to_id: envelope.reply_to_id().map(str::to_owned),
             priority: envelope.priority(),
             meta: envelope.meta().clone(),
+            mentions_given: None,
             body: envelope.body().to_owned(),
             body_hash: BodyHash::of(envelope.body()),
         }
@@ -73,22 +77,32 @@ impl Draft {
         reply_to_id: Option<String>,
         body: Vec<u8>,
     ) -> Result<Self, Refusal> {
-        let meta = match meta {
-            "" => Meta::default(),
-            text => {
-                let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text)
-                    .map_err(|error| Refusal::new(Code::InvalidJson, error.to_string()))?;
-                Meta::new(&object)?
-            }
-        };
+        let meta = Meta::new(&object(meta)?)?;
         let body_hash = BodyHash::of(&body);
-        Ok(Self { reply_to_id, priority, meta, body, body_hash })
+        Ok(Self { reply_to_id, priority, meta, mentions_given: None, body, body_hash })
+    }
+
+    /// This, with the mentions that a stored meta has.
+    fn mentioning_as(&self, stored: &str) -> Result<Self, Refusal> {
+        let (mut meta, mut stored) = (object(self.meta.as_str())?, object(stored)?);
+        meta.remove("mentions");
+        meta.extend(stored.remove("mentions").map(|mentions| ("mentions".to_owned(), mentions)));
+        Ok(Self { meta: Meta::new(&meta)?, ..self.clone() })
     }
 
     /// The fingerprint of this, sent there.
     pub fn fingerprint(&self, destination: &Destination) -> Fingerprint {
         let reply_to_id = self.reply_to_id.as_deref();
         Fingerprint::of_parts(destination, reply_to_id, self.priority, &self.meta, self.body_hash)
+    }
+}
+
+/// A meta as it is stored: nothing at all is the empty object.
+fn object(meta: &str) -> Result<Map<String, Value>, Refusal> {
+    match meta {
+        "" => Ok(Map::new()),
+        text => serde_json::from_str(text)
+            .map_err(|error| Refusal::new(Code::InvalidJson, error.to_string())),
     }
 }
 
@@ -128,6 +142,30 @@ pub struct FoundRow {
     pub to_given: String,
     /// What that was resolved to.
     pub destination: Destination,
+    /// Its meta, mentions resolved.
+    pub meta: String,
+    /// Those mentioned as its caller wrote them, if there were names among them.
+    pub mentions_given: Option<String>,
+}
+
+impl FoundRow {
+    /// What the table says of a request under this row's id. Names are resolved once: where the
+    /// request says them in the row's words they mean what they meant to the row.
+    fn decide(self, new: &NewOutboxRow) -> Accepted {
+        let resolved = new.resolved.as_ref().ok();
+        let same_words = self.to_given == new.to_given;
+        let destination = if same_words { Some(&self.destination) } else { resolved };
+        let given = &new.draft.mentions_given;
+        let draft = match given {
+            None => Some(new.draft.clone()),
+            Some(_) if *given == self.mentions_given => new.draft.mentioning_as(&self.meta).ok(),
+            Some(_) => resolved.map(|_| new.draft.clone()),
+        };
+        let fingerprint = destination.zip(draft).map(|(to, draft)| draft.fingerprint(to));
+        let compared = Compared::of(&Some(self.request_fingerprint), &fingerprint);
+        let accept = outbox_accept(Some(self.status), compared);
+        Accepted::Found { accept, row: Box::new(self), fingerprint }
+    }
 }
 
 /// An answer to a send.
@@ -143,7 +181,7 @@ pub enum Accepted {
         /// What the table says.
         accept: Accept,
         /// The row.
-        row: FoundRow,
+        row: Box<FoundRow>,
         /// Of the request, where it could be told.
         fingerprint: Option<Fingerprint>,
     },
@@ -153,9 +191,6 @@ pub enum Accepted {
 
 /// Inserts where there is no row, and applies the table of mesh.md §5 where there is one. Most
 /// sends are new, so the insert comes first: it says by itself whether the id is taken.
-///
-/// Names are resolved once: a retry that says `to` in the same words is compared under what they
-/// meant the first time.
 pub fn outbox_accept_in_tx(tx: &Connection, new: &NewOutboxRow) -> Result<Accepted, StoreError> {
     if let Ok(destination) = &new.resolved
         && let Some(fingerprint) = outbox_insert_in_tx(tx, new, destination)?
@@ -165,16 +200,17 @@ pub fn outbox_accept_in_tx(tx: &Connection, new: &NewOutboxRow) -> Result<Accept
     match (outbox_find_in_tx(tx, &new.client_message_id)?, &new.resolved) {
         (None, Err(refusal)) => Ok(Accepted::Unresolved(refusal.clone())),
         (None, Ok(_)) => Err(corrupt(new.client_message_id.as_str(), "taken, but not found")),
-        (Some(row), resolved) => {
-            let same_words = row.to_given == new.to_given;
-            let destination =
-                if same_words { Some(&row.destination) } else { resolved.as_ref().ok() };
-            let fingerprint = destination.map(|destination| new.draft.fingerprint(destination));
-            let compared = Compared::of(&Some(row.request_fingerprint), &fingerprint);
-            let accept = outbox_accept(Some(row.status), compared);
-            Ok(Accepted::Found { accept, row, fingerprint })
-        }
+        (Some(row), _) => Ok(row.decide(new)),
     }
+}
+
+/// The table's answer where there is a row, without writing anything; nothing where there is none.
+pub fn outbox_again(
+    connection: &Connection,
+    new: &NewOutboxRow,
+) -> Result<Option<Accepted>, StoreError> {
+    let found = outbox_find_in_tx(connection, &new.client_message_id)?;
+    Ok(found.map(|row| row.decide(new)))
 }
 
 /// The row under this id.
@@ -210,6 +246,7 @@ fn outbox_insert_in_tx(
         draft.priority.rank(),
         new.now.0,
         new.life,
+        draft.mentions_given,
     ])?;
     Ok((inserted == 1).then_some(fingerprint))
 }
@@ -247,6 +284,8 @@ fn found_row(row: &Row<'_>) -> Result<FoundRow, StoreError> {
         delivery,
         to_given: row.get(6)?,
         destination: destination(&key, &kind, &name)?,
+        meta: row.get(9)?,
+        mentions_given: row.get(10)?,
     })
 }
 

@@ -305,6 +305,7 @@ impl Host {
             outbox_bytes_max,
             reserved_bytes: 0,
             inbox_kept: Duration::from_secs(30 * 24 * 60 * 60),
+            inbox_bytes_max: u64::MAX,
         };
         let on_uncertain = Arc::new(|error: &semel_store::StoreError| panic!("{error}"));
         let mint = mint(&clock);

@@ -32,6 +32,18 @@ async fn a_stream_begins_now_and_carries_items_of_the_inbox() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_cut_before_its_first_event_misses_nothing() {
+    let served = served().await;
+    served.arrive(1, &["before"]).await;
+    let began = Listening::to(&served, MESSAGES, &[]).await.began;
+    served.arrive(2, &["meanwhile"]).await;
+    let mut resumed =
+        Listening::to(&served, MESSAGES, &[("Last-Event-ID", &began.to_string())]).await;
+    assert_eq!((resumed.began, seqs(&resumed.events(1).await)), (began, vec![2]));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_resumes_without_gaps_or_repetitions_also_after_a_restart() {
     let served = served().await;
     let mut stream = Listening::to(&served, MESSAGES, &[]).await;

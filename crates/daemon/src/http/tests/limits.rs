@@ -7,7 +7,8 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-use super::support::{Listening, Served, TOKEN, options, served, served_with};
+use super::support::{Listening, Served, TOKEN, engine_options, options, served, served_with};
+use crate::engine::EngineOptions;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_has_a_size() {
@@ -143,6 +144,41 @@ async fn an_answer_has_a_size_and_goes_on_under_its_cursor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_inbox_that_is_full_lets_its_oldest_messages_go() {
+    let served = served().await;
+    let large = "y".repeat(100_000);
+    let bodies: Vec<&str> = (0..40).map(|_| large.as_str()).collect();
+    served.arrive(1, &bodies).await;
+    let seqs = async || -> Vec<i64> {
+        let page = served.get("/v1/inbox?limit=100").await.json();
+        page["items"].as_array().unwrap().iter().map(|it| it["seq"].as_i64().unwrap()).collect()
+    };
+    assert_eq!(seqs().await.len(), 40);
+    let options = EngineOptions { inbox_bytes_max: 2_000_000, ..engine_options(u64::MAX) };
+    served.engine.change(&options);
+    let percent = async {
+        loop {
+            let metrics = served.get("/v1/metrics").await;
+            let metrics = String::from_utf8(metrics.body).unwrap();
+            let mut lines = metrics.lines();
+            let line = lines.find_map(|it| it.strip_prefix("cm_daemon_disk_pct{kind=\"inbox\"} "));
+            let percent: u64 = line.expect("the metric is there").parse().unwrap();
+            if (1..=90).contains(&percent) {
+                return percent;
+            }
+        }
+    };
+    let percent = timeout(PATIENCE, percent).await.expect("there is room again");
+    let left = seqs().await;
+    assert!((5..20).contains(&left.len()) && percent > 40, "{percent} % {left:?}");
+    assert_eq!(left, (41 - i64::try_from(left.len()).unwrap()..=40).collect::<Vec<_>>());
+    // What is gone is still known, and does not come again.
+    served.arrive(1, &bodies[..1]).await;
+    assert_eq!(seqs().await, left);
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_stands_still_is_let_go_and_resumes() {
     let mut options = options();
     options.write_timeout = Duration::from_millis(200);
@@ -160,7 +196,7 @@ async fn a_reader_that_stands_still_is_let_go_and_resumes() {
             let mut answer = [0; 12];
             stream.read_exact(&mut answer).await.unwrap();
             if &answer == b"HTTP/1.1 200" {
-                return Listening { lines: BufReader::new(stream) };
+                return Listening { lines: BufReader::new(stream), began: 0 };
             }
         }
     };

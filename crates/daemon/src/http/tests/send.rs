@@ -287,6 +287,44 @@ async fn mentions_are_keys_in_meta_sorted_and_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn names_in_mentions_are_resolved_once() {
+    let served = served().await;
+    let outbox = &served.engine.outbox;
+    outbox.peers_replace(vec![peer(1, "ada"), peer(2, "bob")]).await.unwrap();
+    let post = |id: &str, mentions: Value| {
+        let meta = json!({"a": 1});
+        json!({"topic": "builds", "message": "x", "client_message_id": id, "meta": meta,
+               "mentions": mentions})
+    };
+    let first = served.post("/v1/topic/post", &post("m", json!(["@ada", "@bob"]))).await;
+    assert_eq!(first.status, 202, "{first:?}");
+    // A retry means what it meant the first time, in whatever order it says so.
+    for peers in [vec![], vec![peer(4, "ada")], vec![peer(4, "ada"), peer(5, "ada")]] {
+        outbox.peers_replace(peers).await.unwrap();
+        for mentions in [json!(["@ada", "@bob"]), json!(["@bob", "@ada", "@bob"])] {
+            assert_eq!(served.post("/v1/topic/post", &post("m", mentions)).await, first);
+        }
+        let other = served.post("/v1/topic/post", &post("m", json!(["@ada"]))).await;
+        assert_eq!(other.problem(), (409, "idempotency_key_reused".to_owned()));
+    }
+    let keys = json!(["01".repeat(32), "02".repeat(32)]);
+    assert_eq!(served.post("/v1/topic/post", &post("m", keys)).await, first, "spelt out");
+    let mut other = post("m", json!(["@ada", "@bob"]));
+    other["meta"]["a"] = 2.into();
+    let other = served.post("/v1/topic/post", &other).await;
+    assert_eq!(other.problem(), (409, "idempotency_key_reused".to_owned()));
+    // What is new is not guessed, and leaves its id free.
+    let said = served.post("/v1/topic/post", &post("new", json!(["@eve"]))).await;
+    assert_eq!(said.problem(), (404, "recipient_not_found".to_owned()));
+    assert_eq!(said.json()["pointer"], "/mentions/0", "{said:?}");
+    let said = served.post("/v1/topic/post", &post("new", json!(["@ada"]))).await;
+    assert_eq!(said.problem(), (409, "ambiguous_name".to_owned()));
+    assert_eq!(said.json()["candidates"].as_array().unwrap().len(), 2, "{said:?}");
+    assert_eq!(served.post("/v1/topic/post", &post("new", json!([]))).await.status, 202);
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_has_begun_is_done_to_its_end_when_the_caller_goes_away() {
     let served = served().await;
     let outbox = &served.engine.outbox;
@@ -343,6 +381,31 @@ async fn a_full_outbox_takes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let served = served_in(folder.path(), options(), None, 1).await;
     let said = served.post("/v1/send", &hello("full")).await;
+    assert_eq!(said.problem(), (507, "insufficient_storage".to_owned()));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_outbox_still_answers_for_what_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = served_in(folder.path(), options(), None, u64::MAX).await;
+    let waiting = row_in(&served, OutboxStatus::Pending, "waiting").await;
+    row_in(&served, OutboxStatus::Done, "done").await;
+    served.stop().await;
+    let served = served_in(folder.path(), options(), None, 1).await;
+    let said = served.post("/v1/send", &hello("waiting")).await;
+    assert_eq!((said.status, said.json()), (202, waiting));
+    let said = served.post("/v1/send", &hello("done")).await;
+    assert_eq!((said.status, &said.json()["duplicate"]), (200, &json!(true)));
+    let mut other = hello("done");
+    other["message"] = "another".into();
+    let said = served.post("/v1/send", &other).await;
+    assert_eq!(said.problem(), (409, "idempotency_key_reused".to_owned()));
+    let said = served.post("/v1/send", &hello("new")).await;
+    assert_eq!(said.problem(), (507, "insufficient_storage".to_owned()));
+    assert_eq!(served.get("/v1/outbox/new").await.status, 404, "nothing is written");
+    // And no new streams.
+    let said = served.get("/v1/events").await;
     assert_eq!(said.problem(), (507, "insufficient_storage".to_owned()));
     served.stop().await;
 }

@@ -56,6 +56,15 @@ pub(super) fn options() -> ApiOptions {
     ApiOptions::default()
 }
 
+pub(super) fn engine_options(outbox_bytes_max: u64) -> EngineOptions {
+    EngineOptions {
+        outbox_bytes_max,
+        reserved_bytes: 0,
+        inbox_kept: Duration::from_secs(30 * 86_400),
+        inbox_bytes_max: u64::MAX,
+    }
+}
+
 pub(super) fn member() -> Member {
     let (mesh, version) = ("local".to_owned(), "0.1.0-test".to_owned());
     Member { mesh, pubkey: "ab".repeat(32), version }
@@ -86,11 +95,6 @@ pub(super) async fn served_in(
         drawn << 20
     });
     let mint = Arc::new(IdMint::new(Arc::clone(&shared), entropy));
-    let engine_options = EngineOptions {
-        outbox_bytes_max,
-        reserved_bytes: 0,
-        inbox_kept: Duration::from_secs(30 * 86_400),
-    };
     let link = LinkOptions {
         // Nobody is there.
         url: "ws://127.0.0.1:1/v1/mesh".to_owned(),
@@ -108,8 +112,9 @@ pub(super) async fn served_in(
         random: Arc::new(|| 5),
     };
     let on_uncertain = Arc::new(|error: &StoreError| panic!("{error}"));
+    let time = Arc::clone(&shared);
     let engine =
-        Engine::start(folder, engine_options, link, mint, Arc::clone(&shared), on_uncertain);
+        Engine::start(folder, engine_options(outbox_bytes_max), link, mint, time, on_uncertain);
     let engine = Arc::new(engine.await.unwrap());
     let part = part(Arc::clone(&engine), member(), remote, Arc::clone(&shared));
     let api = Api::new(options, Arc::new(OneToken), shared, vec![part]);
@@ -202,18 +207,27 @@ pub(super) struct Heard {
 /// An open event stream.
 pub(super) struct Listening {
     pub(super) lines: BufReader<UnixStream>,
+    /// Events after this one are told.
+    pub(super) began: i64,
 }
 
 impl Listening {
     pub(super) async fn to(served: &Served, path: &str, headers: &[(&str, &str)]) -> Self {
         let mut stream = served.connect().await;
         stream.write_all(&request("GET", path, headers, b"")).await.unwrap();
-        let mut listening = Self { lines: BufReader::new(stream) };
+        let mut listening = Self { lines: BufReader::new(stream), began: 0 };
         let first = listening.line().await.unwrap();
         assert!(first.starts_with("HTTP/1.1 200"), "{first}");
         // The tail has begun when it has said how soon to come back.
-        while listening.line().await.unwrap() != "retry: 1000" {}
-        listening
+        loop {
+            let line = listening.line().await.unwrap();
+            if let Some(id) = line.strip_prefix("id: ") {
+                listening.began = id.parse().unwrap();
+            }
+            if line == "retry: 1000" {
+                return listening;
+            }
+        }
     }
 
     /// The next line, or none at the end.
