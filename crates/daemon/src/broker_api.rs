@@ -17,6 +17,7 @@ use semel_crypto::keys::KeyPair;
 use semel_crypto::request::{RequestClaim, sign};
 use semel_wire::http::{
     Body, Invite, Join, Joined, List, MemberItem, NameItem, NewInvite, NewName, Problem, Profile,
+    TopicItem,
 };
 use semel_wire::path;
 use tokio::net::TcpStream;
@@ -98,7 +99,7 @@ impl BrokerApi {
     }
 
     /// Every topic.
-    pub async fn topic_list(&self) -> Result<Vec<NameItem>, ApiError> {
+    pub async fn topic_list(&self) -> Result<Vec<TopicItem>, ApiError> {
         self.list("/topics").await
     }
 

@@ -14,7 +14,7 @@ use crate::codec::{Field, Record, one_of, write_plain};
 use crate::limits::{ANSWER_BYTES_MAX, FRAME_DEPTH_MAX};
 
 pub use answer::{
-    HistoryItem, Invite, Joined, List, MemberItem, MeshMade, MeshView, NameItem, Problem,
+    HistoryItem, Invite, Joined, List, MemberItem, MeshMade, MeshView, NameItem, Problem, TopicItem,
 };
 pub use ask::{Join, NewInvite, NewMesh, NewName, Profile};
 

@@ -1,7 +1,7 @@
 //! Topics and work queues, which are names.
 
 use semel_core::code::Code;
-use semel_wire::http::{Body, List, NameItem, NewName, Problem};
+use semel_wire::http::{Body, List, NameItem, NewName, Problem, TopicItem};
 
 use super::answer::{Answer, failed};
 use super::query::Page;
@@ -9,11 +9,15 @@ use super::{Call, auth};
 use crate::store::Made;
 
 pub(super) async fn topics(call: &Call) -> Result<Answer, Problem> {
-    let mesh = auth::member(call).await?.mesh;
+    let asking = auth::member(call).await?;
     let page = Page::of(&call.query)?;
     let (after, limit) = (page.after.as_deref(), page.limit + 1);
-    let found = call.broker.store.topic_list(mesh.mesh_id, after, limit).await;
-    Ok(listed(call, &page, found.map_err(failed)?))
+    let (mesh_id, member_id, store) = (asking.mesh.mesh_id, asking.member_id, &call.broker.store);
+    let found = store.topic_list_of(mesh_id, member_id, after, limit).await;
+    let mut found = found.map_err(failed)?;
+    let next = page.cut(call, &mut found, |(name, _)| name.clone());
+    let item = |(name, subscribed)| TopicItem { name, subscribed };
+    Ok(Answer::ok(&List { items: found.into_iter().map(item).collect(), next }))
 }
 
 pub(super) async fn topic_create(call: &Call) -> Result<Answer, Problem> {

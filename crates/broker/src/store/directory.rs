@@ -381,6 +381,20 @@ impl Store {
         }
     }
 
+    /// The same, with whether this member is subscribed.
+    pub async fn topic_list_of(
+        &self,
+        mesh_id: MeshId,
+        member_id: MemberId,
+        after: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<(String, bool)>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.topic_list_of(mesh_id, member_id, after, limit).await,
+            Self::Postgres(store) => store.topic_list_of(mesh_id, member_id, after, limit).await,
+        }
+    }
+
     /// Up to `limit` queues after this name, by name.
     pub async fn queue_list(
         &self,

@@ -42,7 +42,14 @@ fn topics_queues_and_invites() {
     let (mut one, _two) = (alice.up(), bob.up());
     let name = "o'brien'); --";
     alice.run(&["topic", "create", name]);
+    let subscribed = |host: &crate::process::Host| {
+        let list = host.run_json(&["topic", "list"])["items"].clone();
+        let found = list.as_array().unwrap().iter().find(|topic| topic["name"] == name).cloned();
+        found.unwrap()["subscribed"].clone()
+    };
+    assert_eq!((subscribed(&alice), subscribed(&bob)), (json!(true), json!(false)));
     bob.run(&["topic", "subscribe", name]);
+    assert_eq!(subscribed(&bob), true);
     alice.run(&["send", &format!("#{name}"), "green", "--wait"]);
     let arrived = || bob.run_json(&["inbox", "list", "--topic", name])["items"].clone();
     while arrived() == json!([]) {

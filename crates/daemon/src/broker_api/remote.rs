@@ -34,14 +34,15 @@ pub(crate) fn peer(member: MemberItem) -> Option<Peer> {
 }
 
 /// A page of what was asked for whole.
-fn page(
-    names: Vec<http::NameItem>,
+fn page<Item>(
+    items: Vec<Item>,
     after: Option<&str>,
     limit: i64,
-) -> impl Iterator<Item = String> {
+    name: impl Fn(&Item) -> &str,
+) -> impl Iterator<Item = Item> {
     let after = after.unwrap_or_default().to_owned();
     let limit = usize::try_from(limit).unwrap_or(0);
-    names.into_iter().map(|item| item.name).filter(move |name| *name > after).take(limit)
+    items.into_iter().filter(move |item| name(item) > after.as_str()).take(limit)
 }
 
 impl Remote for BrokerApi {
@@ -69,8 +70,13 @@ impl Remote for BrokerApi {
 
     fn topic_list(&self, after: Option<String>, limit: i64) -> Asking<'_, Vec<Topic>> {
         Box::pin(async move {
-            let names = page(self.topic_list().await?, after.as_deref(), limit);
-            Ok(names.map(|name| Topic { name, subscribed: None, created_at: None }).collect())
+            let topics = page(self.topic_list().await?, after.as_deref(), limit, |it| &it.name);
+            let topic = |it: http::TopicItem| Topic {
+                name: it.name,
+                subscribed: Some(it.subscribed),
+                created_at: None,
+            };
+            Ok(topics.map(topic).collect())
         })
     }
 
@@ -83,8 +89,8 @@ impl Remote for BrokerApi {
 
     fn queue_list(&self, after: Option<String>, limit: i64) -> Asking<'_, Vec<Queue>> {
         Box::pin(async move {
-            let names = page(self.queue_list().await?, after.as_deref(), limit);
-            Ok(names.map(|name| Queue { name, waiting: None }).collect())
+            let queues = page(self.queue_list().await?, after.as_deref(), limit, |it| &it.name);
+            Ok(queues.map(|it| Queue { name: it.name, waiting: None }).collect())
         })
     }
 

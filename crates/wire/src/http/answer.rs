@@ -203,6 +203,26 @@ impl Record for NameItem {
     }
 }
 
+/// A topic, as a member sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicItem {
+    /// What it is called.
+    pub name: String,
+    /// Whether the member that asks is told what is said there.
+    pub subscribed: bool,
+}
+
+impl Record for TopicItem {
+    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+        Ok(Self { name: fields.take("name")?, subscribed: fields.take("subscribed")? })
+    }
+
+    fn write(&self, object: &mut Object<'_>) {
+        object.put_text("name", &self.name);
+        object.put("subscribed", &self.subscribed);
+    }
+}
+
 /// A member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberItem {

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 
 use semel_wire::http::{
     Body, Join, List, MemberItem, NameItem, NewInvite, NewMesh, NewName, Problem, Profile,
+    TopicItem,
 };
 use semel_wire::limits::{INLINE_BYTES_DEFAULT, frame_bytes_max};
 use semel_wire::{FromBroker, FromDaemon};
@@ -133,13 +134,17 @@ fn examples() -> Vec<(String, Decoder)> {
     let mut all: Vec<(String, Decoder)> = Vec::new();
     all.extend(examples::from_daemon().iter().map(|frame| (frame.encode(), from_daemon)));
     all.extend(examples::from_broker().iter().map(|frame| (frame.encode(), from_broker)));
-    let bodies: [(String, Decoder); 8] = [
+    let bodies: [(String, Decoder); 9] = [
         (format!(r#"{{"slug":"m","owner_name":"ada","owner_pubkey":"{key}"}}"#), body::<NewMesh>),
         (r#"{"uses":3,"ttl_seconds":60,"role":"owner"}"#.to_owned(), body::<NewInvite>),
         (format!(r#"{{"token":"{token}","name":"ada","key_id":"k"}}"#), body::<Join>),
         (r#"{"summary":"s","status":"busy","visible":false}"#.to_owned(), body::<Profile>),
         (r#"{"name":"a/b"}"#.to_owned(), body::<NewName>),
         (r#"{"items":[{"name":"a/b"}],"next":null}"#.to_owned(), body::<List<NameItem>>),
+        (
+            r#"{"items":[{"name":"a/b","subscribed":true}],"next":null}"#.to_owned(),
+            body::<List<TopicItem>>,
+        ),
         (member, body::<List<MemberItem>>),
         (
             r#"{"type":"urn:semel:error:last_owner","title":"last owner","status":409,"#.to_owned()

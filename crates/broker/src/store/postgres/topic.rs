@@ -36,6 +36,19 @@ statements! {
          ORDER BY name
          LIMIT $3";
 
+    TOPIC_LIST_OF = "
+        SELECT name,
+               EXISTS (SELECT 1
+                         FROM mesh.topic_subscription AS subscription
+                        WHERE subscription.mesh_id = topic.mesh_id
+                          AND subscription.topic = topic.name
+                          AND subscription.member_id = $2)
+          FROM mesh.topic AS topic
+         WHERE mesh_id = $1
+           AND name > $3
+         ORDER BY name
+         LIMIT $4";
+
     SUBSCRIBE = "
         INSERT INTO mesh.topic_subscription (mesh_id, topic, member_id)
         VALUES ($1, $2, $3)
@@ -134,6 +147,20 @@ impl PostgresStore {
         limit: i64,
     ) -> Result<Vec<String>, StoreError> {
         self.names(TOPIC_LIST, mesh_id, after, limit).await
+    }
+
+    pub(in crate::store) async fn topic_list_of(
+        &self,
+        mesh_id: MeshId,
+        member_id: MemberId,
+        after: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<(String, bool)>, StoreError> {
+        let tx = self.postgres.snapshot().await?;
+        let after = after.unwrap_or_default();
+        let (mesh, member) = (mesh_id.as_uuid(), member_id.as_uuid());
+        let rows = tx.query(TOPIC_LIST_OF, &[&mesh, &member, &after, &limit]).await?;
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
     }
 
     pub(in crate::store) async fn queue_create(

@@ -37,6 +37,19 @@ statements! {
          ORDER BY name
          LIMIT :limit";
 
+    TOPIC_LIST_OF = "
+        SELECT name,
+               EXISTS (SELECT 1
+                         FROM topic_subscription AS subscription
+                        WHERE subscription.mesh_id = topic.mesh_id
+                          AND subscription.topic = topic.name
+                          AND subscription.member_id = :member_id)
+          FROM topic
+         WHERE mesh_id = :mesh_id
+           AND name > :after
+         ORDER BY name
+         LIMIT :limit";
+
     SUBSCRIBE = "
         INSERT INTO topic_subscription (mesh_id, topic, member_id)
         VALUES (:mesh_id, :name, :member_id)
@@ -147,6 +160,26 @@ impl SqliteStore {
     ) -> Result<Vec<String>, StoreError> {
         let after = after.unwrap_or_default().to_owned();
         self.sqlite.read(move |c| names(c, TOPIC_LIST, mesh_id, &after, limit)).await
+    }
+
+    pub(in crate::store) async fn topic_list_of(
+        &self,
+        mesh_id: MeshId,
+        member_id: MemberId,
+        after: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<(String, bool)>, StoreError> {
+        let after = after.unwrap_or_default().to_owned();
+        let read = self.sqlite.read(move |connection| {
+            let mut statement = connection.prepare_cached(TOPIC_LIST_OF)?;
+            let by = named_params! {
+                ":mesh_id": key(mesh_id), ":member_id": key(member_id), ":after": after,
+                ":limit": limit,
+            };
+            let rows = statement.query_map(by, |row| Ok((row.get(0)?, row.get(1)?)))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        });
+        read.await
     }
 
     pub(in crate::store) async fn queue_create(

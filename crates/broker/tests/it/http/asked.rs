@@ -139,6 +139,11 @@ pub(super) async fn names(served: &Served) {
         assert_eq!(ask(served, 2, "POST", &path, "").await.status, 204, "{verb}");
         let path = format!("{M}/topics/a%2Fb/{verb}");
         assert_eq!(ask(served, 2, "POST", &path, "").await.status, 204, "{verb}");
+        for (member, is) in [(2, verb == "subscribe"), (0, false)] {
+            let listed = ask(served, member, "GET", &format!("{M}/topics"), "").await;
+            let topic = listed.items().iter().find(|item| item["name"] == "a/b").cloned();
+            assert_eq!(topic.expect("it is listed")["subscribed"], is, "{verb} {member}");
+        }
         let path = format!("{M}/topics/none/{verb}");
         assert_eq!(ask(served, 2, "POST", &path, "").await.code(), (404, "topic_not_found"));
     }
