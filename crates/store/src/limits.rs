@@ -22,7 +22,7 @@ pub const VALUE_BYTES_MAX: i32 = 64 << 20;
 pub const YIELDS_BEFORE_SLEEP: u32 = 100;
 
 /// How often a caller who is the only one looks for its answer before it sleeps.
-pub const YIELDS_WHEN_ALONE: u32 = 400;
+pub const YIELDS_WHEN_ALONE: u32 = 1500;
 
 /// After so many looks in vain the intervals between looks grow no more: two to this power.
 pub const LOOKS_IN_VAIN_MAX: u32 = 6;
