@@ -203,7 +203,10 @@ fn ready(command: &mut Command) -> Option<(Child, Value)> {
     let mut child = command.env_remove("SEMEL_HOME").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let ready: Value = serde_json::from_str(&line).ok()?;
+    let Ok(ready) = serde_json::from_str::<Value>(&line) else {
+        child.wait().unwrap();
+        return None;
+    };
     assert_eq!(ready["event"], "ready");
     Some((child, ready))
 }
