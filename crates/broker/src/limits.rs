@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use semel_wire::limits::LEASE_MS_MAX;
+
 /// Sends that share one accept transaction at the most.
 pub const BATCH_MAX: usize = 512;
 
@@ -20,6 +22,10 @@ pub const DELIVERIES_MAX: i64 = 256;
 
 /// For how long work is leased when the taker does not say (broker.md).
 pub const QUEUE_LEASE: Duration = Duration::from_secs(60);
+
+/// Twice the longest lease, for brokers whose clocks differ: one that ends later was given by a
+/// clock that was ahead, and nobody waits for that.
+pub const QUEUE_LEASE_BELIEVED: Duration = Duration::from_millis(2 * LEASE_MS_MAX);
 
 /// How often a piece of work is leased before it is set aside: who takes it every time and never
 /// ends it must not keep others busy for ever.

@@ -108,6 +108,9 @@ pub struct Take {
     pub now: UnixMs,
     /// When the new lease ends.
     pub lease_until: UnixMs,
+    /// A lease that ends then or later was given by a clock that has been set back since: it is
+    /// over.
+    pub lease_latest: UnixMs,
     /// Messages at the most.
     pub max: i64,
     /// Bytes of the frame that they must fit into; one message always does.

@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use ulid::Ulid;
 use uuid::Uuid;
 
-use crate::clock::UnixMs;
 use crate::code::Code;
 use crate::limits::CLIENT_MESSAGE_ID_CHARS_MAX;
 use crate::refusal::Refusal;
@@ -71,9 +70,8 @@ impl<Kind> UlidId<Kind> {
         Self(ulid, PhantomData)
     }
 
-    /// The first id that could have been minted at this time: ids begin with their milliseconds.
-    pub fn first_at(time: UnixMs) -> Self {
-        Self::new(Ulid::from(u128::try_from(time.0).unwrap_or(0) << 80))
+    pub(crate) const fn ulid(self) -> Ulid {
+        self.0
     }
 
     /// Reads the canonical spelling and no other, so that one id has one name.

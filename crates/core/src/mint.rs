@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ulid::Ulid;
 
 use crate::clock::Clock;
-use crate::id::{ClientMessageId, OutboxId, UuidId};
+use crate::id::{ClientMessageId, OutboxId, UlidId, UuidId};
 
 /// Where the mint takes its randomness from; each call gives fresh, unpredictable bits.
 pub type Entropy = Box<dyn FnMut() -> u128 + Send>;
@@ -28,6 +28,14 @@ impl IdMint {
     pub fn new(clock: Arc<dyn Clock>, entropy: Entropy) -> Self {
         let (ulids, uuids) = (Rising::new(80), Rising::new(74));
         Self { clock, state: Mutex::new(State { entropy, ulids, uuids }) }
+    }
+
+    /// Ids from now on are larger than this one, whatever the clock says: it may have been set back
+    /// since another process made it.
+    pub fn continue_after<Kind>(&self, newest: UlidId<Kind>) {
+        let newest = newest.ulid();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.ulids.continue_after(newest.timestamp_ms(), newest.random());
     }
 
     /// Key of a new outbox row.
@@ -74,6 +82,11 @@ struct Rising {
 impl Rising {
     fn new(bits: u32) -> Self {
         Self { bits, last_ms: 0, last_random: 0 }
+    }
+
+    fn continue_after(&mut self, ms: u64, random: u128) {
+        let last = (self.last_ms, self.last_random).max((ms, random));
+        (self.last_ms, self.last_random) = last;
     }
 
     fn next(&mut self, now_ms: u64, random: u128) -> (u64, u128) {
@@ -125,6 +138,17 @@ mod tests {
 
     fn mint(clock: &Arc<HandClock>, random: u128) -> IdMint {
         IdMint::new(Arc::clone(clock) as Arc<dyn Clock>, Box::new(move || random))
+    }
+
+    #[test]
+    fn a_mint_goes_on_where_another_ended_whatever_its_clock_says() {
+        let ahead = mint(&HandClock::at_ms(1_700_000_000_000), u128::MAX).outbox_id();
+        let behind = mint(&HandClock::at_ms(1_600_000_000_000), 42);
+        behind.continue_after(ahead);
+        let next = behind.outbox_id();
+        assert!(next > ahead, "{next} {ahead}");
+        behind.continue_after(mint(&HandClock::at_ms(1), 42).outbox_id());
+        assert!(behind.outbox_id() > next, "what is older changes nothing");
     }
 
     #[test]

@@ -34,8 +34,8 @@ pub(crate) enum Change {
     Accepted(Delivery),
     /// Both at once: its answer came before its claim was written.
     Sent(Delivery),
-    /// It may be tried again, not before this.
-    Transient { why: String, next_attempt_at: UnixMs },
+    /// It may be tried again; if it waits on its own, not before this.
+    Transient { why: String, next_attempt_at: Option<UnixMs> },
     /// The broker refused it, or can not judge it.
     Permanent { why: String, outcome: Outcome },
     /// Its connection is gone.
@@ -210,7 +210,7 @@ async fn write(
         let mut died = Vec::new();
         for id in returning.iter() {
             // Those that the file never had on the wire are left as they are.
-            outbox_restart_in_tx(tx, *id, now)?;
+            outbox_restart_in_tx(tx, *id)?;
         }
         for mark in marks.iter() {
             died.extend(apply(tx, mark, now, life)?);
@@ -232,7 +232,7 @@ fn apply(tx: &Tx<'_>, mark: &Mark, now: UnixMs, life: i64) -> Result<Option<Died
         Change::Permanent { why, outcome } => {
             (outbox_permanent_in_tx(tx, id, why, *outcome)?, Some(why))
         }
-        Change::Restart => (outbox_restart_in_tx(tx, id, now)?, None),
+        Change::Restart => (outbox_restart_in_tx(tx, id)?, None),
         Change::Expired { why } => (outbox_expire_in_tx(tx, id, why, life)?, Some(why)),
         Change::Committed(delivery) => (outbox_committed_in_tx(tx, id, delivery, now)?, None),
         Change::Absent => {

@@ -16,7 +16,7 @@ use semel_store::sqlite::{LastStop, OnUncertain, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError};
 use tokio::sync::Notify;
 
-use crate::limits::{ADOPT_MAX, SWEEP_MAX};
+use crate::limits::{ADOPT_MAX, PAYLOAD_KEPT, SWEEP_MAX};
 use crate::pressure::Gauge;
 use crate::store::link::{self, LinkRow};
 use crate::store::outbox::{Accepted, Draft, NewOutboxRow, outbox_accept_in_tx, outbox_again};
@@ -88,7 +88,10 @@ impl Outbox {
         let sqlite = Sqlite::open(&options)?;
         let unclean = sqlite.last_stop() == LastStop::Unclean;
         let prepared = async {
-            restart(&sqlite, UnixMs(now)).await?;
+            restart(&sqlite).await?;
+            if let Some(newest) = sqlite.read(claim::newest).await? {
+                mint.continue_after(newest);
+            }
             let link = sqlite.write(move |tx| link::open_in_tx(tx, instance_id, unclean)).await?;
             if !link.retiring.is_empty() {
                 while sqlite.write(|tx| link::adopt_in_tx(tx, ADOPT_MAX)).await? > 0 {}
@@ -198,14 +201,14 @@ impl Outbox {
 
     /// Drops the payloads of done rows that are older than this; everything else of them stays.
     pub async fn prune(&self, older_than: Duration) -> Result<u64, StoreError> {
-        let before =
-            UnixMs(self.clock.wall().0 - i64::try_from(older_than.as_millis()).unwrap_or(0));
-        let before = OutboxId::first_at(before).to_string();
+        let now = self.clock.wall();
+        // What is of later than that was accepted when the clock was ahead.
+        let kept = now.saturating_sub(older_than)..=now.saturating_add(PAYLOAD_KEPT);
         let mut pruned = 0;
         loop {
-            let before = before.clone();
+            let kept = kept.clone();
             let gone =
-                self.sqlite.write(move |tx| upkeep::prune_in_tx(tx, &before, SWEEP_MAX)).await?;
+                self.sqlite.write(move |tx| upkeep::prune_in_tx(tx, &kept, SWEEP_MAX)).await?;
             pruned += gone as u64;
             if gone == 0 {
                 self.gauge.wake.notify_one();
@@ -323,12 +326,12 @@ impl Outbox {
 }
 
 /// What was on the wire when the last process ended goes out again.
-async fn restart(sqlite: &Sqlite, now: UnixMs) -> Result<(), StoreError> {
+async fn restart(sqlite: &Sqlite) -> Result<(), StoreError> {
     loop {
         let again = sqlite.write(move |tx| {
             let ids = claim::inflight(tx, SWEEP_MAX)?;
             for id in &ids {
-                crate::store::outbox::outbox_restart_in_tx(tx, *id, now)?;
+                crate::store::outbox::outbox_restart_in_tx(tx, *id)?;
             }
             Ok(ids.len())
         });

@@ -12,7 +12,7 @@ use semel_wire::limits::frame_bytes_max;
 
 use super::pusher::on_the_wire;
 use super::{Connection, End};
-use crate::limits::{HISTORY_READ_MAX, QUEUE_LEASE};
+use crate::limits::{HISTORY_READ_MAX, QUEUE_LEASE, QUEUE_LEASE_BELIEVED};
 use crate::store::{Take, Taken};
 
 /// Leases as much as was asked for and fits into the answer.
@@ -28,6 +28,7 @@ pub(super) async fn queue_take(
         taker: connection.session.member_id,
         now,
         lease_until,
+        lease_latest: now.saturating_add(QUEUE_LEASE_BELIEVED),
         max: i64::try_from(request.max).unwrap_or(i64::MAX),
         bytes_max: frame_bytes_max(mesh.inline_bytes as usize),
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel_broker::limits::QUEUE_TAKES_MAX;
+use semel_broker::limits::{QUEUE_LEASE_BELIEVED, QUEUE_TAKES_MAX};
 use semel_broker::store::{Delivery, Store, Take, Taken};
 use semel_core::clock::UnixMs;
 use semel_testkit::conformance::{Case, conforms};
@@ -22,6 +22,7 @@ const PLENTY: usize = 1 << 24;
 const CASES: &[Case<Fixture>] = &[
     Case { name: "each message goes to one consumer, in order", run: |f| Box::pin(one_each(f)) },
     Case { name: "when a lease ends, the message goes out again", run: |f| Box::pin(again(f)) },
+    Case { name: "a clock that is set back ends leases", run: |f| Box::pin(set_back(f)) },
     Case { name: "leases of different lengths end in order", run: |f| Box::pin(in_order(f)) },
     Case { name: "who lost its lease acknowledges nothing", run: |f| Box::pin(acks(f)) },
     Case { name: "what nobody ends is set aside", run: |f| Box::pin(never_ended(f)) },
@@ -51,6 +52,7 @@ fn asking(f: &Fixture, member: usize, (at, lease): (u64, u64), max: i64) -> Take
         taker: f.members[member],
         now: after(at),
         lease_until: after(at + lease),
+        lease_latest: after(at).saturating_add(QUEUE_LEASE_BELIEVED),
         max,
         bytes_max: PLENTY,
     }
@@ -125,6 +127,17 @@ async fn again(f: &Fixture) {
     let [one, _] = leased(first).try_into().unwrap();
     assert_eq!((one.body.as_slice(), one.destination.reference()), (&b"dig"[..], "work"));
     assert_eq!((one.sender_member_id, one.client_message_id.as_str()), (f.members[0], "work-0"));
+}
+
+/// The longest lease, and those of a clock that was ahead by a year until somebody set it back.
+async fn set_back(f: &Fixture) {
+    let (day, year) = (24 * 60 * 60, 365 * 24 * 60 * 60);
+    fill(f, 3).await;
+    assert_eq!(take(f, 1, (0, day), 1).await, [1]);
+    assert_eq!(take(f, 1, (year, 60), 2).await, [1, 2]);
+    assert_eq!(take(f, 1, (0, day), 1).await, [1], "it was leased in a year that is not there");
+    assert_eq!(take(f, 2, (0, day), 9).await, [2, 3]);
+    assert!(take(f, 2, (0, day), 9).await.is_empty(), "a lease of a day lasts");
 }
 
 async fn never_ended(f: &Fixture) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use semel_core::id::OutboxId;
+use semel_core::limits::BACKOFF_CAP_MS;
 use semel_wire::frame::{
     Ack, FromBroker, FromDaemon, HistoryRequest, Ping, QueueAck, QueueTake, Resolve, ResolveItem,
     SendFrame,
@@ -304,7 +305,7 @@ impl Serving {
                 let wait = next.map(|at| at.0.saturating_sub(wall.0)).filter(|wait| *wait > 0);
                 self.next_due = wait
                     .and_then(|ms| u64::try_from(ms).ok())
-                    .map(|ms| now + Duration::from_millis(ms));
+                    .map(|ms| now + Duration::from_millis(ms.min(BACKOFF_CAP_MS)));
                 for row in due {
                     link.mark(row.id, Change::Claimed).await;
                     self.depart(row, Errand::Send, now);

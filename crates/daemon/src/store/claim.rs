@@ -2,37 +2,49 @@
 //! again. Ids are ULIDs of one monotonic mint, so their order is the order of accept.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, Priority};
 use semel_core::fingerprint::Fingerprint;
 use semel_core::id::{ClientMessageId, OutboxId};
+use semel_core::limits::BACKOFF_CAP_MS;
 use semel_store::{StoreError, statements};
 
 use super::outbox::{corrupt, destination, outbox_id};
 
 statements! {
-    /// In the order in which they are to be sent.
+    /// In the order in which they are to be sent. Only what waits on its own is not due, and not if
+    /// it would wait for longer than anything does: then the clock was set back.
     DUE = "
         SELECT id, client_message_id, request_fingerprint, payload, meta, reply_to_id,
                destination_kind, destination_ref, priority, enqueued_at, attempts
           FROM outbox
          WHERE status = 'pending'
            AND priority = ?1
-           AND next_attempt_at <= ?2
+           AND (next_attempt_at <= enqueued_at
+                OR next_attempt_at NOT BETWEEN ?2 + 1 AND ?3)
          ORDER BY id
-         LIMIT ?3";
+         LIMIT ?4";
 
     /// When the next of what waits on its own may be tried; a look ahead that is bounded.
     NEXT_DUE = "
         SELECT min(next_attempt_at)
-          FROM (SELECT next_attempt_at
+          FROM (SELECT next_attempt_at, enqueued_at
                   FROM outbox
                  WHERE status = 'pending'
                    AND priority = ?1
                  ORDER BY id
-                 LIMIT ?2)";
+                 LIMIT ?2)
+         WHERE next_attempt_at > enqueued_at";
+
+    NEWEST = "
+        SELECT id
+          FROM outbox
+         WHERE id > ''
+         ORDER BY id DESC
+         LIMIT 1";
 
     OLDEST = "
         SELECT id, enqueued_at
@@ -141,6 +153,7 @@ pub fn due(
     now: UnixMs,
     limit: usize,
 ) -> Result<Vec<Due>, StoreError> {
+    let latest = now.saturating_add(Duration::from_millis(BACKOFF_CAP_MS));
     let mut found = Vec::new();
     for priority in Priority::ALL {
         if found.len() >= limit {
@@ -148,7 +161,7 @@ pub fn due(
         }
         let read = i64::try_from(limit + taken.len()).unwrap_or(i64::MAX);
         let mut statement = connection.prepare_cached(DUE)?;
-        let mut rows = statement.query(params![priority.rank(), now.0, read])?;
+        let mut rows = statement.query(params![priority.rank(), now.0, latest.0, read])?;
         while let Some(row) = rows.next()? {
             if found.len() >= limit {
                 break;
@@ -172,6 +185,13 @@ pub fn next_due(connection: &Connection, look: i64) -> Result<Option<UnixMs>, St
         next = next.into_iter().chain(at).min();
     }
     Ok(next.map(UnixMs))
+}
+
+/// The row that was accepted last.
+pub fn newest(connection: &Connection) -> Result<Option<OutboxId>, StoreError> {
+    let mut statement = connection.prepare_cached(NEWEST)?;
+    let key: Option<String> = statement.query_row([], |row| row.get(0)).optional()?;
+    key.map(|key| outbox_id(&key)).transpose()
 }
 
 /// Pending rows that were accepted before `before`, oldest first.

@@ -1,6 +1,8 @@
 //! What operators see and do of the outbox: lists, one row with all of its columns, counts, and the
 //! pruning of payloads. The id, the fingerprint and the status of a row stay for ever.
 
+use std::ops::RangeInclusive;
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, Priority};
@@ -72,6 +74,7 @@ statements! {
          LIMIT 1";
 
     /// In the order of accept: the oldest payloads go first.
+    /// Ids are in the order of accept, also where the clock was not: the first ones are looked at.
     PRUNE = "
         UPDATE outbox
            SET payload = NULL, meta = ''
@@ -79,9 +82,10 @@ statements! {
                         FROM outbox
                        WHERE status = 'done'
                          AND payload IS NOT NULL
-                         AND id < ?1
+                         AND id > ''
                        ORDER BY id
-                       LIMIT ?2)";
+                       LIMIT ?3)
+           AND enqueued_at NOT BETWEEN ?1 AND ?2";
 }
 
 /// A row with everything but its body.
@@ -227,8 +231,12 @@ pub fn bytes_used(connection: &Connection) -> Result<u64, StoreError> {
 }
 
 /// Drops up to `limit` payloads of done rows before this id, and says how many.
-pub fn prune_in_tx(tx: &Connection, before: &str, limit: i64) -> Result<usize, StoreError> {
-    Ok(tx.prepare_cached(PRUNE)?.execute(params![before, limit])?)
+pub fn prune_in_tx(
+    tx: &Connection,
+    kept: &RangeInclusive<UnixMs>,
+    limit: i64,
+) -> Result<usize, StoreError> {
+    Ok(tx.prepare_cached(PRUNE)?.execute(params![kept.start().0, kept.end().0, limit])?)
 }
 
 fn outbox_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {

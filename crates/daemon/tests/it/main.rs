@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod clock;
 mod delivery;
 mod recover;
 mod room;

@@ -219,6 +219,10 @@ impl Shifted {
     pub(crate) fn shift(&self, by: Duration) {
         self.ms.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
     }
+
+    pub(crate) fn set_back(&self, by: Duration) {
+        self.ms.fetch_sub(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
 }
 
 impl Clock for Shifted {

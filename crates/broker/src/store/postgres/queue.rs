@@ -26,19 +26,29 @@ statements! {
     /// What may be taken, with its size, in order; locked. What was taken before comes first: in a
     /// queue that is taken in order that is also what has the lower numbers.
     ///
+    /// A lease of later than $6 was given by a clock that has been set back since.
+    ///
     /// `ended` and `never_taken` need `delivery_queue_lease`, whose order they name: by the primary
     /// key they would read everything that is leased. Hence a range instead of `= 0`: a constant
     /// would leave the order to `seq` alone, which the primary key gives as well. `over` locks one
     /// by one, no more than it takes, each found by its whole key: `COALESCE` keeps that index out.
     FREE = "
-        WITH ended AS (
-            SELECT seq
-              FROM mesh.delivery_queue
-             WHERE mesh_id = $1
-               AND recipient = $2
-               AND lease_until BETWEEN 1 AND $3
-             ORDER BY lease_until, seq
-             LIMIT $5
+        WITH ended AS MATERIALIZED (
+            (SELECT seq
+               FROM mesh.delivery_queue
+              WHERE mesh_id = $1
+                AND recipient = $2
+                AND lease_until BETWEEN 1 AND $3
+              ORDER BY lease_until, seq
+              LIMIT $5)
+             UNION ALL
+            (SELECT seq
+               FROM mesh.delivery_queue
+              WHERE mesh_id = $1
+                AND recipient = $2
+                AND lease_until >= $6
+              ORDER BY lease_until, seq
+              LIMIT $5)
         ), over AS (
             SELECT locked.seq, locked.attempts
               FROM (SELECT seq FROM ended ORDER BY seq) AS ended
@@ -47,7 +57,8 @@ statements! {
                                   WHERE delivery.mesh_id = $1
                                     AND delivery.recipient = $2
                                     AND delivery.seq = ended.seq
-                                    AND COALESCE(delivery.lease_until, 0) BETWEEN 1 AND $3
+                                    AND (COALESCE(delivery.lease_until, 0) BETWEEN 1 AND $3
+                                         OR COALESCE(delivery.lease_until, 0) >= $6)
                                     FOR UPDATE SKIP LOCKED) AS locked
              ORDER BY ended.seq
              LIMIT $4
@@ -115,7 +126,7 @@ impl PostgresStore {
         let Some(named) = named else { return Ok(Taken::NoQueue) };
         let recipient: Uuid = named.try_get(0)?;
         let by: super::Parameters<'_> =
-            &[&mesh, &recipient, &take.now.0, &take.max, &QUEUE_OVER_MAX];
+            &[&mesh, &recipient, &take.now.0, &take.max, &QUEUE_OVER_MAX, &take.lease_latest.0];
         let (seqs, over) = fitting(&tx.query(FREE, by).await?, take.bytes_max)?;
         let set_aside = if over.is_empty() {
             0
@@ -201,7 +212,7 @@ mod tests {
             tokio_postgres::connect(&address, NoTls).await.expect("it connects");
         drop(tokio::spawn(connection));
         client.batch_execute(ROWS).await.expect("rows");
-        let types = "uuid, uuid, bigint, bigint, bigint";
+        let types = "uuid, uuid, bigint, bigint, bigint, bigint";
         let prepare = format!("PREPARE take ({types}) AS {FREE}");
         client.batch_execute(&prepare).await.expect("a statement");
         for command in ["SELECT 1", "ANALYZE mesh.delivery_queue"] {
@@ -210,11 +221,12 @@ mod tests {
                 client.batch_execute(&set).await.expect("a setting");
                 let explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) EXECUTE take (
                     '00000000-0000-0000-0000-000000000001',
-                    '00000000-0000-0000-0000-000000000002', 1800000000000, 100, 1024)";
+                    '00000000-0000-0000-0000-000000000002', 1800000000000, 100, 1024,
+                    9500000000000)";
                 let plan = client.simple_query(explain).await.expect("a plan");
                 let plan = format!("{plan:#?}");
                 assert!(!plan.contains("Rows Removed by Filter"), "{plan}");
-                assert_eq!(plan.matches(" delivery_queue_lease ").count(), 2, "{plan}");
+                assert_eq!(plan.matches(" delivery_queue_lease ").count(), 3, "{plan}");
                 assert_eq!(plan.matches(" delivery_queue_pkey ").count(), 1, "{plan}");
                 assert!(plan.contains("AND (seq = ended.seq)"), "{plan}");
             }

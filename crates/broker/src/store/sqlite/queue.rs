@@ -31,7 +31,7 @@ statements! {
                          FROM delivery_queue
                         WHERE mesh_id = :mesh_id
                           AND recipient = :recipient
-                          AND lease_until BETWEEN 1 AND :now
+                          AND lease_until BETWEEN :from AND :until
                         ORDER BY lease_until, seq
                         LIMIT :over_max)
          ORDER BY seq
@@ -141,13 +141,17 @@ fn free_in_tx(
     take: Take,
 ) -> Result<Vec<(i64, i64)>, StoreError> {
     let mut statement = tx.prepare_cached(OVER)?;
-    let by = named_params! {
-        ":mesh_id": key(mesh_id), ":recipient": recipient, ":now": take.now.0,
-        ":over_max": QUEUE_OVER_MAX, ":max": take.max,
-    };
-    let over = statement.query_map(by, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let mut seqs: Vec<(i64, i64)> = over.collect::<Result<_, _>>()?;
-    let left = take.max.saturating_sub(i64::try_from(seqs.len()).unwrap_or(i64::MAX));
+    let (mut seqs, mut left): (Vec<(i64, i64)>, i64) = (Vec::new(), take.max);
+    for (from, until) in [(1, take.now.0), (take.lease_latest.0, i64::MAX)] {
+        let by = named_params! {
+            ":mesh_id": key(mesh_id), ":recipient": recipient, ":from": from, ":until": until,
+            ":over_max": QUEUE_OVER_MAX, ":max": left,
+        };
+        for over in statement.query_map(by, |row| Ok((row.get(0)?, row.get(1)?)))? {
+            seqs.push(over?);
+            left = left.saturating_sub(1);
+        }
+    }
     let mut statement = tx.prepare_cached(NEVER_TAKEN)?;
     let by = named_params! {":mesh_id": key(mesh_id), ":recipient": recipient, ":max": left.max(0)};
     for seq in statement.query_map(by, |row| row.get(0))? {

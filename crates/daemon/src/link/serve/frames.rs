@@ -177,8 +177,8 @@ impl Serving {
             }
             Judged::Wait(wait) => {
                 self.pause(now + wait);
-                let next_attempt_at = link.clock.wall();
-                Change::Transient { why: "429 rate_limited".to_owned(), next_attempt_at }
+                let why = "429 rate_limited".to_owned();
+                Change::Transient { why, next_attempt_at: None }
             }
             Judged::Again(why) => {
                 let random = link.random();
@@ -193,9 +193,8 @@ impl Serving {
                 // own, so that it holds nobody up.
                 let stuck = self.failing.is_stuck(flying.id);
                 let alone = stuck && flying.attempt > ATTEMPTS_TOGETHER;
-                let wait =
-                    if alone { backoff_delay(flying.attempt, random) } else { Duration::ZERO };
-                let next_attempt_at = link.clock.wall().saturating_add(wait);
+                let wait = alone.then(|| backoff_delay(flying.attempt, random));
+                let next_attempt_at = wait.map(|wait| link.clock.wall().saturating_add(wait));
                 Change::Transient { why, next_attempt_at }
             }
             Judged::Dead(why, outcome) => {

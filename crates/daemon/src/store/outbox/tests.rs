@@ -1,11 +1,14 @@
 //! The outbox's tables, walked against the real schema and the real statements.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::id::{BrokerMessageId, ClientMessageId, OutboxId};
+use semel_core::limits::BACKOFF_CAP_MS;
 use semel_core::mint::IdMint;
 use semel_core::outbox::{
     AbortedBy, Accept, Compared, OUTBOX, OutboxEvent, OutboxStatus, Outcome, outbox_accept,
@@ -16,7 +19,7 @@ use semel_testkit::tables::{self, Life};
 use semel_testkit::{crash, sql};
 
 use super::*;
-use crate::store::{OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS};
+use crate::store::{OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS, claim};
 
 const NOW: UnixMs = UnixMs(1_800_000_000_000);
 const LIFE: i64 = 3;
@@ -183,11 +186,27 @@ fn drive(fixture: &Fixture, id: OutboxId, event: OutboxEvent) -> Result<Moved, S
             requeue(tx, id, &successor)
         }
         OutboxEvent::Accepted => outbox_accepted_in_tx(tx, id, &delivery(), NOW),
-        OutboxEvent::Transient => outbox_transient_in_tx(tx, id, "503", NOW),
+        OutboxEvent::Transient => outbox_transient_in_tx(tx, id, "503", Some(NOW)),
         OutboxEvent::Permanent => outbox_permanent_in_tx(tx, id, "403", Outcome::Refused),
-        OutboxEvent::Restart => outbox_restart_in_tx(tx, id, NOW),
+        OutboxEvent::Restart => outbox_restart_in_tx(tx, id),
         OutboxEvent::Committed => outbox_committed_in_tx(tx, id, &delivery(), NOW),
     }
+}
+
+/// Nothing waits for longer than the longest backoff, so what seems to was told to wait by a clock
+/// that has been set back since.
+#[test]
+fn what_waits_on_its_own_is_due_in_time_and_also_if_the_clock_was_set_back() {
+    let fixture = Fixture::new();
+    let tx = &fixture.connection;
+    let cap = Duration::from_millis(BACKOFF_CAP_MS);
+    let id = fixture.row_in(OutboxStatus::Inflight, "stuck");
+    assert_moved(outbox_transient_in_tx(tx, id, "503", Some(NOW.saturating_add(cap))));
+    let due = |now| !claim::due(tx, &HashSet::new(), now, 10).unwrap().is_empty();
+    assert!(!due(NOW));
+    assert_eq!(claim::next_due(tx, 10).unwrap(), Some(NOW.saturating_add(cap)));
+    assert!(due(NOW.saturating_add(cap)));
+    assert!(due(NOW.saturating_sub(Duration::from_millis(1))), "the clock was set back");
 }
 
 #[test]
@@ -203,7 +222,7 @@ fn what_may_have_been_sent_dies_unknown_and_is_not_requeued() {
     assert_eq!(outcome(fresh), "never_sent");
 
     let tried = fixture.row_in(OutboxStatus::Inflight, "tried");
-    assert_moved(outbox_transient_in_tx(tx, tried, "503", NOW));
+    assert_moved(outbox_transient_in_tx(tx, tried, "503", None));
     let successor = fixture.new_row("tried-2", "hello");
     let requeued = requeue(tx, tried, &successor).unwrap();
     assert!(matches!(requeued, Moved::Illegal { found: OutboxStatus::Pending, .. }));

@@ -48,9 +48,11 @@ statements! {
          WHERE id = :id
            AND status = 'pending'";
 
+    /// A row that does not wait on its own is due at once, whatever the clock says later.
     TRANSIENT = "
         UPDATE outbox
-           SET status = 'pending', next_attempt_at = :next_attempt_at, last_error = :error
+           SET status = 'pending', last_error = :error,
+               next_attempt_at = COALESCE(:next_attempt_at, enqueued_at)
          WHERE id = :id
            AND status = 'inflight'";
 
@@ -62,7 +64,7 @@ statements! {
 
     RESTART = "
         UPDATE outbox
-           SET status = 'pending', next_attempt_at = :now
+           SET status = 'pending', next_attempt_at = enqueued_at
          WHERE id = :id
            AND status = 'inflight'";
 
@@ -184,15 +186,16 @@ fn delivered(
     )
 }
 
-/// The attempt failed in a way that may pass.
+/// The attempt failed in a way that may pass. Without a time it does not wait on its own.
 pub fn outbox_transient_in_tx(
     tx: &Connection,
     id: OutboxId,
     why: &str,
-    next_attempt_at: UnixMs,
+    next_attempt_at: Option<UnixMs>,
 ) -> Result<Moved, StoreError> {
+    let next_attempt_at = next_attempt_at.map(|at| at.0);
     let parameters: &[(&str, &dyn ToSql)] =
-        &[(":error", &why), (":next_attempt_at", &next_attempt_at.0)];
+        &[(":error", &why), (":next_attempt_at", &next_attempt_at)];
     step(tx, id, OutboxEvent::Transient, TRANSIENT, parameters)
 }
 
@@ -209,12 +212,8 @@ pub fn outbox_permanent_in_tx(
 }
 
 /// The connection that carried it is gone.
-pub fn outbox_restart_in_tx(
-    tx: &Connection,
-    id: OutboxId,
-    now: UnixMs,
-) -> Result<Moved, StoreError> {
-    step(tx, id, OutboxEvent::Restart, RESTART, &[(":now", &now.0)])
+pub fn outbox_restart_in_tx(tx: &Connection, id: OutboxId) -> Result<Moved, StoreError> {
+    step(tx, id, OutboxEvent::Restart, RESTART, &[])
 }
 
 /// Retires a row in favour of a new one under a fresh id, which goes to `destination`.
