@@ -30,6 +30,13 @@ const DISK_FULL_EVERY: u64 = 2;
 /// life (`SILENCE_MAX`), while everything else goes on.
 const LONG_STOPS_EVERY: u64 = 12;
 const LONG_STOP: Duration = Duration::from_secs(65);
+/// How far a clock is off after a step, in seconds, and for how long; other faults go on. What a
+/// broker leases while its clock is an hour ahead is leased for an hour: such a lease can be meant.
+const HOUR: i64 = 60 * 60;
+const YEAR: i64 = 365 * 24 * HOUR;
+const DAEMON_STEPS: [i64; 4] = [HOUR, -HOUR, YEAR, -YEAR];
+const BROKER_STEPS: [i64; 3] = [-HOUR, YEAR, -YEAR];
+const CLOCK_WRONG_MS: (u64, u64) = (300, 5000);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -46,6 +53,16 @@ enum Kind {
     StopLimiter,
     FillDisk,
     LongStop,
+    StepClock,
+}
+
+/// Whose clock is wrong.
+#[derive(Debug, Clone, Copy)]
+enum Whose {
+    Daemon(usize),
+    /// All of them: the clocks of brokers must agree (broker.md).
+    Brokers,
+    Everybody,
 }
 
 /// A process that is stopped for long, and until when.
@@ -85,6 +102,7 @@ pub(crate) struct Counts {
     limiter_stops: u64,
     full_disks: u64,
     long_stops: u64,
+    clock_steps: u64,
     pub(crate) ended_by_themselves: Vec<String>,
 }
 
@@ -105,6 +123,7 @@ impl Counts {
             "half_closes": self.half_closes, "delays": self.delays,
             "store_stops": self.store_stops, "limiter_stops": self.limiter_stops,
             "full_disks": self.full_disks, "long_stops": self.long_stops,
+            "clock_steps": self.clock_steps,
             "ended_by_themselves": self.ended_by_themselves,
         })
     }
@@ -118,13 +137,15 @@ pub(crate) struct Faults {
     /// Whether a run is long enough to stop something for long.
     is_long: bool,
     frozen: Option<Frozen>,
+    /// Whose clock is wrong, and until when.
+    wrong: Option<(Whose, Instant)>,
     pub(crate) counts: Counts,
 }
 
 impl Faults {
     pub(crate) fn new(random: Random, is_long: bool) -> Self {
         let (deck, counts) = (Vec::new(), Counts::default());
-        Self { deck, decks: 0, random, is_long, frozen: None, counts }
+        Self { deck, decks: 0, random, is_long, frozen: None, wrong: None, counts }
     }
 
     /// Lets one thing go wrong and, if it is a process or a store, brings it back.
@@ -133,6 +154,9 @@ impl Faults {
         self.revive(world)?;
         if self.frozen.as_ref().is_some_and(|frozen| frozen.until <= now()) {
             self.thaw(world)?;
+        }
+        if self.wrong.is_some_and(|(_, until)| until <= now()) {
+            self.set_right(world)?;
         }
         match self.draw(world) {
             Kind::KillBroker => {
@@ -169,6 +193,7 @@ impl Faults {
             Kind::StopLimiter => self.stop_limiter(world)?,
             Kind::FillDisk => self.fill_disk(world)?,
             Kind::LongStop => self.freeze(world)?,
+            Kind::StepClock => self.step_clock(world)?,
         }
         Ok(())
     }
@@ -192,6 +217,7 @@ impl Faults {
                 (Kind::StopLimiter, world.redis.is_some(), LIMITER_STOPS_EVERY),
                 (Kind::FillDisk, world.disk.is_some(), DISK_FULL_EVERY),
                 (Kind::LongStop, self.is_long, LONG_STOPS_EVERY),
+                (Kind::StepClock, world.steps_clocks(), 1),
             ];
             let now = sometimes.into_iter().filter(|(_, can, _)| *can);
             let now = now.filter(|(_, _, every)| self.decks.is_multiple_of(*every));
@@ -276,4 +302,35 @@ impl Faults {
         let processes = if frozen.is_broker { &world.brokers } else { &world.daemons };
         processes[frozen.index].resume()
     }
+
+    /// It stays wrong while other things fail, and also for those that are started meanwhile.
+    fn step_clock(&mut self, world: &World) -> Result<()> {
+        self.set_right(world)?;
+        let (whose, steps) = match self.random.below(4) {
+            0 => (Whose::Brokers, &BROKER_STEPS[..]),
+            1 => (Whose::Everybody, &BROKER_STEPS[..]),
+            _ => (Whose::Daemon(self.random.below(world.daemons.len())), &DAEMON_STEPS[..]),
+        };
+        set_clocks(world, whose, *self.random.pick(steps))?;
+        let length = self.random.millis(CLOCK_WRONG_MS.0, CLOCK_WRONG_MS.1);
+        self.wrong = Some((whose, now() + length));
+        self.counts.clock_steps += 1;
+        Ok(())
+    }
+
+    /// Every clock says what time it is.
+    pub(crate) fn set_right(&mut self, world: &World) -> Result<()> {
+        let Some((whose, _)) = self.wrong.take() else { return Ok(()) };
+        set_clocks(world, whose, 0)
+    }
+}
+
+fn set_clocks(world: &World, whose: Whose, off_by_seconds: i64) -> Result<()> {
+    let (brokers, daemons) = match whose {
+        Whose::Daemon(index) => (&[][..], &world.daemons[index..=index]),
+        Whose::Brokers => (&world.brokers[..], &[][..]),
+        Whose::Everybody => (&world.brokers[..], &world.daemons[..]),
+    };
+    let clocks = brokers.iter().chain(daemons).filter_map(|process| process.clock.as_ref());
+    clocks.into_iter().try_for_each(|clock| clock.set(off_by_seconds))
 }

@@ -6,6 +6,7 @@
 //! machine's affair, so that a seed gives the same faults again, not the same run.
 
 mod checker;
+mod clocks;
 mod disk;
 mod faults;
 mod load;
@@ -118,7 +119,10 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
     };
     let store = if servers.0.is_some() { "postgres" } else { "sqlite" };
     let runtime = Runtime::new().context("no runtime")?;
-    let mut world = World::start(&plan.program, folder.path(), servers, &runtime, &mut random)?;
+    // Without it everything else is tested; the report says so.
+    let faketime = servers::faketime().map_err(|error| eprintln!("xtask: {error:#}")).ok();
+    let mut world =
+        World::start(&plan.program, folder.path(), servers, faketime, &runtime, &mut random)?;
     let began = now();
     let (journal, faults) = misfortune(plan, &mut world, &runtime, &mut random)?;
     let seconds = began.elapsed().as_secs();
@@ -142,12 +146,13 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
         "connections": world.proxy.made(), "sends": journal.accepted().len(),
         "refusals": journal.refused().len(), "deliveries": arrived.len(),
         "takes": journal.taken().len(), "work": journal.seen(),
-        "small_disk": world.disk.is_some(),
+        "small_disk": world.disk.is_some(), "own_clocks": world.steps_clocks(),
         "waiting_and_dead": unfinished, "surprises": *journal.surprises(),
         "broker_check": broker_check, "clean": is_clean,
     });
     let (answers, sends) = world.proxy.record().counts();
     report["answered_5xx"] = json!({"answers": answers, "sends": sends});
+    report["answered_429"] = json!(world.proxy.record().told_to_wait());
     report["violations"] = violations(&verdict);
     if !is_clean && plan.keeps_traces {
         if let Some(disk) = &world.disk {
@@ -194,10 +199,12 @@ fn misfortune(
     }
     journal.stop();
     faults.thaw(world)?;
+    faults.set_right(world)?;
     for caller in callers {
         runtime.block_on(caller).context("a caller failed")?;
     }
     faults.revive(world)?;
+    world.lift_limit()?;
     Ok((journal, faults))
 }
 
@@ -281,6 +288,10 @@ mod tests {
         println!("{}", human(&outcome.report));
         assert!(outcome.is_clean, "{:#}", outcome.report);
         assert_ne!(outcome.report["sends"], 0);
+        assert_ne!(outcome.report["answered_429"], 0);
+        if outcome.report["own_clocks"] == true {
+            assert_ne!(outcome.report["faults"]["clock_steps"], 0);
+        }
     }
 
     #[test]

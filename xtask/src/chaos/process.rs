@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::clocks::ProcessClock;
 use crate::repo;
 use crate::servers::tied_to_us;
 
@@ -23,29 +24,41 @@ pub(crate) struct Process {
     program: PathBuf,
     arguments: Vec<String>,
     log: PathBuf,
+    /// Nothing where clocks cannot be stepped.
+    pub(crate) clock: Option<ProcessClock>,
     child: Child,
     pub(crate) ready: Value,
 }
 
 impl Process {
-    pub(crate) fn start(name: &str, program: &Path, args: &[&str], folder: &Path) -> Result<Self> {
+    pub(crate) fn start(
+        name: &str,
+        program: &Path,
+        args: &[&str],
+        folder: &Path,
+        clock: Option<ProcessClock>,
+    ) -> Result<Self> {
         let arguments: Vec<String> = args.iter().map(|word| (*word).to_owned()).collect();
         let log = folder.join(format!("{name}.log"));
-        let (child, ready) = spawn(program, &arguments, &log)?;
+        let (child, ready) = spawn(program, &arguments, &log, clock.as_ref())?;
         let (name, program) = (name.to_owned(), program.to_owned());
-        Ok(Self { name, program, arguments, log, child, ready })
+        Ok(Self { name, program, arguments, log, clock, child, ready })
     }
 
     /// SIGKILL, and wait until it is gone.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
+        if let Some(clock) = &self.clock {
+            clock.clean_after(self.child.id());
+        }
         Ok(())
     }
 
     pub(crate) fn start_again(&mut self) -> Result<()> {
-        (self.child, self.ready) = spawn(&self.program, &self.arguments, &self.log)
-            .with_context(|| format!("{} does not start again", self.name))?;
+        (self.child, self.ready) =
+            spawn(&self.program, &self.arguments, &self.log, self.clock.as_ref())
+                .with_context(|| format!("{} does not start again", self.name))?;
         Ok(())
     }
 
@@ -71,10 +84,18 @@ impl Drop for Process {
     }
 }
 
-fn spawn(program: &Path, arguments: &[String], log: &Path) -> Result<(Child, Value)> {
+fn spawn(
+    program: &Path,
+    arguments: &[String],
+    log: &Path,
+    clock: Option<&ProcessClock>,
+) -> Result<(Child, Value)> {
     let log = OpenOptions::new().create(true).append(true).open(log)?;
     let mut command = clean(tied_to_us(program, "KILL"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    if let Some(clock) = clock {
+        clock.give_to(&mut command);
+    }
     let mut child =
         command.spawn().with_context(|| format!("cannot run {}", repo::line(&command)))?;
     let stdout = child.stdout.take().context("its output is ours")?;

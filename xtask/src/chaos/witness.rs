@@ -1,8 +1,8 @@
-//! Listens to what brokers say to daemons, between the two: which sends were answered `5xx`. A
-//! message may be overtaken only if that is on the record.
+//! Listens to what brokers say to daemons, between the two: which sends were answered `5xx`, and
+//! how many `429`. A message may be overtaken only if the first is on the record.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
@@ -12,30 +12,49 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEAD_END: &[u8] = b"\r\n\r\n";
 const UPGRADED: &[u8] = b"HTTP/1.1 101 ";
 
-/// How often each send was answered `5xx`, by its key.
+/// What was heard on all connections.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Record(Arc<Mutex<HashMap<String, u64>>>);
+pub(crate) struct Record(Arc<Mutex<Heard>>);
+
+#[derive(Debug, Default)]
+struct Heard {
+    /// How often each send was answered `5xx`, by its key.
+    undone: HashMap<String, u64>,
+    /// Answers that said `429`.
+    told_to_wait: u64,
+}
 
 impl Record {
     pub(crate) fn undone(&self, key: &str) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied().unwrap_or(0)
+        self.heard().undone.get(key).copied().unwrap_or(0)
     }
 
-    /// Answers and sends.
+    pub(crate) fn told_to_wait(&self) -> u64 {
+        self.heard().told_to_wait
+    }
+
+    /// Answers that said `5xx`, and sends.
     pub(crate) fn counts(&self) -> (u64, usize) {
-        let undone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (undone.values().sum(), undone.len())
+        let heard = self.heard();
+        (heard.undone.values().sum(), heard.undone.len())
     }
 
     fn note(&self, frame: &[u8]) {
         let Ok(said) = serde_json::from_slice::<Value>(frame) else { return };
-        let failed = said["status"].as_u64().is_some_and(|status| status >= 500);
-        if let (true, Some("send_result"), Some(key)) =
-            (failed, said["type"].as_str(), said["client_message_id"].as_str())
-        {
-            let mut undone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            *undone.entry(key.to_owned()).or_insert(0) += 1;
+        if said["type"] != "send_result" {
+            return;
         }
+        match (said["status"].as_u64(), said["client_message_id"].as_str()) {
+            (Some(429), _) => self.heard().told_to_wait += 1,
+            (Some(500..), Some(key)) => {
+                *self.heard().undone.entry(key.to_owned()).or_insert(0) += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -153,7 +172,9 @@ mod tests {
     #[test]
     fn what_was_answered_5xx_is_on_the_record_however_the_bytes_come() {
         let push = text(&format!("{{\"type\":\"push\",\"status\":\"{}\"}}", "x".repeat(40_000)));
-        let frames = [answer("a", 201), answer("b", 503), push, answer("b", 503), answer("c", 500)];
+        let (told, busy) = (answer("a", 201), answer("a", 429));
+        let failed = [answer("b", 503), push, answer("b", 503), answer("c", 500)].concat();
+        let frames = [busy, told, failed];
         let bytes = [HEAD.as_bytes(), &frames.concat()].concat();
         for size in [1, 7, 1000, bytes.len()] {
             let record = Record::default();
@@ -161,6 +182,7 @@ mod tests {
             bytes.chunks(size).for_each(|piece| witness.hear(piece));
             let seen = ["a", "b", "c"].map(|key| record.undone(key));
             assert_eq!((seen, record.counts()), ([0, 2, 1], (3, 2)), "in pieces of {size}");
+            assert_eq!(record.told_to_wait(), 1);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The processes of a run: brokers on one store, daemons that reach them through the proxy.
 
 use std::collections::HashSet;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,14 +12,22 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use super::checker::{Arrived, SendId};
+use super::clocks::ProcessClock;
 use super::disk::SmallDisk;
 use super::load::{QUEUE, TOPIC};
 use super::process::{Process, output};
-use super::proxy::Proxy;
+use super::proxy::{Fault, Proxy};
 use crate::random::Random;
 use crate::servers::{Postgres, Redis, wait_until};
 
 const MESH: &str = "ops";
+/// Clocks step by a year, and what is kept for less than that may rightly be gone (mesh.md §6).
+const KEPT_DAYS: u32 = 3650;
+/// Messages per second and member: about what a daemon is given to send, so that it is told to wait
+/// whenever it has something to make up for.
+const RATE_LIMIT: u32 = 50;
+/// More than anybody sends.
+const RATE_LIMIT_MAX: u32 = 1_000_000;
 const BROKERS: usize = 2;
 const DAEMONS: usize = 3;
 /// The daemon whose disk can be full.
@@ -42,6 +51,8 @@ pub(crate) struct World {
     /// Of one daemon; nothing where we may not mount.
     pub(crate) disk: Option<SmallDisk>,
     pub(crate) proxy: Proxy,
+    /// Steps the clocks of all processes; nothing where it cannot be had.
+    faketime: Option<PathBuf>,
     store: String,
     program: PathBuf,
     folder: PathBuf,
@@ -53,6 +64,7 @@ impl World {
         program: &Path,
         folder: &Path,
         (postgres, redis): (Option<Postgres>, Option<Redis>),
+        faketime: Option<PathBuf>,
         runtime: &Runtime,
         random: &mut Random,
     ) -> Result<Self> {
@@ -66,11 +78,22 @@ impl World {
         let (program, folder) = (program.to_owned(), folder.to_owned());
         let (daemons, brokers) = (Vec::new(), Vec::new());
         let disk = SmallDisk::mount(&folder.join(format!("daemon-{ON_SMALL_DISK}")))?;
-        let mut world =
-            Self { daemons, brokers, postgres, redis, disk, proxy, store, program, folder };
+        let mut world = Self {
+            daemons,
+            brokers,
+            postgres,
+            redis,
+            disk,
+            proxy,
+            faketime,
+            store,
+            program,
+            folder,
+        };
         world.operate(&["mesh", "create", MESH, "--owner", "nobody", "--owner-key", OWNER_KEY])?;
-        // What is tested is not the limit.
-        world.operate(&["mesh", "set", MESH, "rate_limit=1000000"])?;
+        let kept = ["dedupe", "message"].map(|what| format!("{what}_retention_days={KEPT_DAYS}"));
+        world.operate(&["mesh", "set", MESH, &kept[0], &kept[1]])?;
+        world.limit(RATE_LIMIT)?;
         for (number, address) in addresses.iter().enumerate() {
             let (name, address) = (format!("broker-{number}"), address.to_string());
             let mut serve =
@@ -78,7 +101,7 @@ impl World {
             if let Some(redis) = &world.redis {
                 serve.extend(["--limiter", redis.url(), "--brokers", "2"]);
             }
-            let broker = Process::start(&name, &world.program, &serve, &world.folder)?;
+            let broker = world.process(&name, &serve)?;
             world.brokers.push(broker);
         }
         for number in 0..DAEMONS {
@@ -87,6 +110,20 @@ impl World {
         }
         world.settle()?;
         Ok(world)
+    }
+
+    /// Daemons that connect from now on may send so much in a second.
+    fn limit(&self, messages: u32) -> Result<String> {
+        let limit = format!("rate_limit={messages}");
+        self.operate(&["mesh", "set", MESH, &limit, "rate_window_ms=1000"])
+    }
+
+    /// What waits is nobody's rate any more, but only late: every daemon connects again and sends
+    /// as much as it can.
+    pub(crate) fn lift_limit(&self) -> Result<()> {
+        self.limit(RATE_LIMIT_MAX)?;
+        self.proxy.fail_all(Fault::Cut);
+        Ok(())
     }
 
     /// A topic that everybody subscribes to, and a queue.
@@ -108,8 +145,21 @@ impl World {
         let invite = self.operate(&["invite", MESH, "--broker-url", &url, "--role", "member"])?;
         let home = self.folder.join(name).display().to_string();
         output(&self.program, &["mesh", "join", &invite, "--name", name, "--home", &home])?;
+        let config = format!("[inbox]\nretention_days = {KEPT_DAYS}\n");
+        fs::write(Path::new(&home).join("daemon").join(MESH).join("config.toml"), config)?;
         let up = ["daemon", "up", "--json", "--no-tcp", "--home", &home];
-        Process::start(name, &self.program, &up, &self.folder)
+        self.process(name, &up)
+    }
+
+    /// With a clock of its own.
+    fn process(&self, name: &str, arguments: &[&str]) -> Result<Process> {
+        let library = self.faketime.as_deref();
+        let clock = library.map(|library| ProcessClock::new(library, &self.folder, name));
+        Process::start(name, &self.program, arguments, &self.folder, clock.transpose()?)
+    }
+
+    pub(crate) fn steps_clocks(&self) -> bool {
+        self.faketime.is_some()
     }
 
     /// An operator's verb.

@@ -9,6 +9,9 @@ use std::process::Command;
 /// Debian keeps every major version in a folder of its own, outside `PATH`.
 const DEBIAN_POSTGRES: &str = "/usr/lib/postgresql";
 
+/// What `libfaketime` is called where distributions keep it.
+const FAKETIME: &str = "faketime/libfaketimeMT.so.1";
+
 /// Every version in a folder of its own.
 const DEBIAN_RABBITMQ: &str = "/usr/lib/rabbitmq/lib";
 
@@ -38,6 +41,14 @@ pub(crate) fn rabbitmq() -> Option<PathBuf> {
     let entries = fs::read_dir(DEBIAN_RABBITMQ).into_iter().flatten().flatten();
     let mut programs = entries.map(|entry| entry.path().join("sbin/rabbitmq-server"));
     programs.find(|path| is_executable(path))
+}
+
+/// The library for programs with threads; Debian has a folder for each architecture.
+pub(crate) fn faketime() -> Option<PathBuf> {
+    let parents = ["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from);
+    let below = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut libraries = parents.into_iter().chain(below).map(|folder| folder.join(FAKETIME));
+    libraries.find(|path| path.is_file())
 }
 
 fn newest_postgres(

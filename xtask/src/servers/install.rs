@@ -38,6 +38,11 @@ pub(crate) fn strace() -> Result<PathBuf> {
     find_or_install("strace", &["strace"], || find::program("strace"))
 }
 
+/// Gives a process a clock of its own.
+pub(crate) fn faketime() -> Result<PathBuf> {
+    find_or_install("libfaketime", &["libfaketime"], find::faketime)
+}
+
 /// `packages` are alternatives, tried in order until `find` succeeds.
 fn find_or_install<T>(wanted: &str, packages: &[&str], find: impl Fn() -> Option<T>) -> Result<T> {
     if let Some(found) = find() {

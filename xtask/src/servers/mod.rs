@@ -17,8 +17,8 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 pub(crate) use install::{
-    postgres as postgres_programs, python, rabbitmq as rabbitmq_program, redis as redis_program,
-    strace,
+    faketime, postgres as postgres_programs, python, rabbitmq as rabbitmq_program,
+    redis as redis_program, strace,
 };
 pub(crate) use postgres::Postgres;
 pub(crate) use process::tied_to_us;

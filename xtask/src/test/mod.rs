@@ -32,6 +32,8 @@ pub(crate) fn run(runner_args: &[String]) -> ExitCode {
 fn all(runner_args: &[String]) -> Result<Tally> {
     let python = servers::python()?;
     servers::strace()?;
+    // Where it cannot be had, clocks do not step, and the runs that would do it say so.
+    let _ = servers::faketime().map_err(|error| eprintln!("xtask: {error:#}"));
     let servers = Servers::start()?;
     let mut tally = cargo_tests(runner_args, &servers);
     for check in PYTHON_CHECKS {
