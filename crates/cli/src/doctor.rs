@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, Form};
-use crate::print;
+use crate::{print, progress};
 
 /// Look at this machine, the home, the stores and what runs, and say what to do
 ///
@@ -91,6 +91,7 @@ impl Finding {
 
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let root = arguments.home.find()?;
+    let shown = progress::show("looking");
     let mut findings = machine::look(&root).await;
     findings.extend(folders::look(&root));
     findings.extend(stores::files(&root));
@@ -101,6 +102,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         findings.push(stores::redis(limiter).await);
     }
     findings.extend(running::look(&root).await);
+    drop(shown);
     let problems = findings.iter().filter(|one| one.condition == Condition::Problem).count();
     print(&match Form::of_flag(arguments.json) {
         Form::Json => format!("{}\n", document(&findings)),

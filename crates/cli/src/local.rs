@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, Form, chain};
-use crate::print;
+use crate::{print, progress};
 
 /// Which daemon is meant, and how it answers.
 #[derive(Debug, clap::Args)]
@@ -87,17 +87,20 @@ impl Local {
 
 impl Daemon {
     pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
+        let _shown = progress::show("waiting for the daemon");
         let answer = self.client.get(path).await.map_err(|error| no_daemon(&error, &self.mesh))?;
         self.checked(answer)
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        let _shown = progress::show("waiting for the daemon");
         let answer = self.client.post(path, body, None).await;
         self.checked(answer.map_err(|error| no_daemon(&error, &self.mesh))?)
     }
 
     /// Gives the engine a job, under a key if there is one.
     pub(crate) async fn submit(&self, job: &Value, key: Option<&str>) -> Result<Value, Failure> {
+        let _shown = progress::show("waiting for the daemon");
         let answer = self.client.post("/v1/jobs", job, key).await;
         self.checked(answer.map_err(|error| no_daemon(&error, &self.mesh))?)
     }

@@ -17,6 +17,7 @@ mod gear_shim;
 mod jobs;
 mod local;
 mod mesh;
+mod progress;
 mod registrar;
 mod secret;
 mod system;

@@ -8,7 +8,7 @@ use semel_broker::store::{Existing, RestoreError, SqliteStore, Store};
 use super::registrar;
 use super::target::{self, end, failed, mint, now};
 use crate::exit::{Exit, Failure};
-use crate::print;
+use crate::{print, progress};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -57,6 +57,7 @@ pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
     }
     match arguments.target.open().await? {
         Store::Sqlite(store) => {
+            let _shown = progress::show("copying");
             let done = store.backup_into(&arguments.out).await;
             done.map_err(|error| failed(&error))
         }
@@ -72,8 +73,10 @@ pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure>
     };
     let existing = if arguments.force { Existing::Replace } else { Existing::Keep };
     let epoch = mint().client_message_id().to_string();
+    let shown = progress::show("copying");
     let done = SqliteStore::restore(&arguments.from, &to, existing, &epoch, now(), Arc::new(end));
     done.await.map_err(|error| not_restored(&error))?;
+    drop(shown);
     registrar::hold_all(&arguments.target.open().await?).await?;
     print(&format!("restored as epoch {epoch}\n"))
 }

@@ -10,6 +10,7 @@ use semel_store::postgres::PostgresOptions;
 use semel_store::{OpenError, StoreError};
 
 use crate::exit::{Exit, Failure, chain};
+use crate::progress;
 pub(super) use crate::system::{end, mint, now, random_bytes};
 
 #[derive(Debug, clap::Args)]
@@ -33,6 +34,7 @@ impl Target {
 
     /// Opens the store, and migrates it.
     pub(crate) async fn open(&self) -> Result<Store, Failure> {
+        let _shown = progress::show("opening the store");
         let now = SystemClock::new().wall();
         // A store that is new gets a name of its own; one that is not keeps the one it has.
         let store_epoch = mint().client_message_id().to_string();

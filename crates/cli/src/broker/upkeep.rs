@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::target::{self, failed, mesh as find, now};
 use crate::exit::{Exit, Failure, Form};
-use crate::print;
+use crate::{print, progress};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArguments {
@@ -31,7 +31,9 @@ pub(crate) struct AuditArguments {
 pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
     let store = target.open().await?;
     let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
+    let shown = progress::show("sweeping");
     let swept = housekeeping::sweep_once(&store, &meshes, now()).await;
+    drop(shown);
     let SweepReport { ids, messages, audit_events, unfinished, failures } = swept;
     let what = format!("ids forgotten {ids}, messages deleted {messages}");
     print(&format!("{what}, audit events deleted {audit_events}\n"))?;
@@ -48,7 +50,9 @@ pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
 pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     let store = arguments.target.open().await?;
     let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
+    let shown = progress::show("checking");
     let reports = housekeeping::check_once(&store, &meshes, now()).await;
+    drop(shown);
     let (mut wrong, mut failures) = (0, Vec::new());
     for (mesh, report) in meshes.iter().zip(reports) {
         let slug = &mesh.slug;

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 
 use crate::exit::{Exit, Failure, chain};
 use crate::local::Local;
-use crate::print;
+use crate::{print, progress};
 
 /// How long a daemon may take to stop: its calls end first.
 const STOP_TIMEOUT: Duration = Duration::from_secs(40);
@@ -133,6 +133,7 @@ pub(super) async fn reload(arguments: &Simple) -> Result<(), Failure> {
 /// Asks the daemon to end and waits for it; `false` when there was none.
 async fn stop(home: &Home) -> Result<bool, Failure> {
     let Some(pid) = process(home).await? else { return Ok(false) };
+    let _shown = progress::show("waiting for the daemon to stop");
     signal(pid, Signal::TERM)?;
     // It has ended when its folder is free: its socket closes before its files do.
     let gone = async {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::local::Local;
-use crate::print;
 use crate::system::now;
+use crate::{print, progress};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -36,7 +36,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let asked = arguments.start_fresh.as_deref().and_then(Database::parse);
     let mut files = Vec::new();
     for database in Database::ALL.iter().copied() {
+        let shown = progress::show(format!("examining the {database}"));
         let finding = examine(&home, database, now()).await;
+        drop(shown);
         let aside = match asked == Some(database) {
             true => Some(set_aside(&home, database, &finding, arguments.confirm)?),
             false => None,

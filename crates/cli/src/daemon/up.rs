@@ -18,8 +18,8 @@ use super::running::{RunningDaemon, Start, usual_api};
 use super::tls::Trust;
 use crate::exit::{Exit, Failure, Form};
 use crate::local::Local;
-use crate::print;
 use crate::system::stopped;
+use crate::{print, progress};
 
 /// How long a daemon in the background may take until it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -150,7 +150,9 @@ async fn detach(folder: &Path, arguments: &[String]) -> Result<(), Failure> {
         return Err(failed("the daemon has no output".to_owned()));
     };
     let mut lines = BufReader::new(stdout).lines();
+    let shown = progress::show("waiting for the daemon to be ready");
     let first = tokio::time::timeout(READY_TIMEOUT, lines.next_line()).await;
+    drop(shown);
     match first {
         Ok(Ok(Some(line))) => {
             print(&format!("{line}\n"))?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{failed, ports, shim};
 use crate::exit::{Exit, Failure, Form, chain};
-use crate::print;
+use crate::{print, progress};
 
 /// What the operator says to a sandbox that is not all it could be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,9 @@ pub(super) async fn install(
         let text = "it needs a network, which this host cannot limit without namespaces";
         return Err(failed(text.to_owned()));
     }
+    let shown = progress::show("installing");
     let installed = package::install(home, folder, &missing);
+    drop(shown);
     let (document, state) = installed.map_err(|error| failed(chain(&error)))?;
     let asks = document.asks_for();
     let manifest = &document.manifest;
@@ -55,7 +57,9 @@ pub(super) async fn install(
 
 /// What this host cannot enforce, if the operator does without it.
 pub(super) async fn missing(weaker: Weaker) -> Result<Vec<Ability>, Failure> {
+    let shown = progress::show("looking at the sandbox");
     let missing = probe::missing(&shim()?).await.map_err(|error| failed(chain(&error)))?;
+    drop(shown);
     if missing.is_empty() || weaker == Weaker::Accepted {
         return Ok(missing.into_iter().map(|(ability, _)| ability).collect());
     }

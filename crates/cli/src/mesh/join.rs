@@ -15,8 +15,8 @@ use serde_json::json;
 use crate::daemon::home::HomeArgument;
 use crate::daemon::tls::Trust;
 use crate::exit::{Exit, Failure, Form, chain};
-use crate::print;
 use crate::system::{host_name, mint, random, secret};
+use crate::{print, progress};
 
 /// Join a mesh by an invite
 ///
@@ -63,7 +63,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let api = BrokerApi::new(&link.broker_url, &link.mesh, keys, tls, clock, Arc::new(random));
     let key_id = identity.keys.key_id.clone();
     let join = Join { token: link.token.clone(), name: name.clone(), key_id };
+    let shown = progress::show("waiting for the broker");
     let joined = api.join(&join).await.map_err(|error| failed(&error, form))?;
+    drop(shown);
     let membership = Membership {
         broker: websocket(&link.broker_url),
         mesh_id: joined.mesh_id,

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::daemon::tls::Trust;
 use crate::exit::{Exit, Failure};
+use crate::progress;
 
 /// Bytes of an answer that are read.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
@@ -96,7 +97,9 @@ impl Server {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Answer, Failure> {
+        let shown = progress::show(format!("waiting for {}", self.place));
         let answer = self.exchange(method, path, body)?;
+        drop(shown);
         match (answer.status, &self.place) {
             (..400, _) => Ok(answer),
             // Only `semel up` has a registrar; the daemon of a mesh elsewhere does not.
