@@ -71,6 +71,12 @@ const DBOS: [(&str, usize, usize); 4] = [
     ("DBOS on PostgreSQL, 3 steps, 1 in flight", 3, 1),
     ("DBOS on PostgreSQL, 3 steps, 64 in flight", 3, 64),
 ];
+const SQLXMQ: [(&str, usize, usize); 4] = [
+    ("sqlxmq on PostgreSQL, 1 step, 1 in flight", 1, 1),
+    ("sqlxmq on PostgreSQL, 1 step, 64 in flight", 1, 64),
+    ("sqlxmq on PostgreSQL, 3 steps, 1 in flight", 3, 1),
+    ("sqlxmq on PostgreSQL, 3 steps, 64 in flight", 3, 64),
+];
 const RESTATE: [(&str, usize, usize); 4] = [
     ("Restate, 1 step, 1 in flight", 1, 1),
     ("Restate, 1 step, 64 in flight", 1, 64),
@@ -99,6 +105,7 @@ const BARS: &[Bar] = &[
     Bar::at_least(SQLITE[4].0, 0.35, CEILING[3].0),
     Bar::at_least(SQLITE[1].0, 1.0, EFFECTUM[1].0),
     Bar::at_least(SQLITE[1].0, 1.0, DBOS[1].0),
+    Bar::at_least(SQLITE[1].0, 1.0, SQLXMQ[1].0),
     Bar::at_least(SQLITE[1].0, 1.0, RESTATE[1].0),
     Bar::at_least(SQLITE[4].0, 10.0, RESTATE[3].0),
     Bar::at_least(POSTGRES[2].0, 3.0, DBOS[3].0),
@@ -171,12 +178,14 @@ fn others(runtime: &Runtime, folder: &Path, server: &str, rounds: &mut Rounds) {
             .and_then(|_| engines::jobs("effectum", steps, callers, &folder, None));
         rounds.peer("effectum", name, shown);
     }
-    for (name, steps, callers) in DBOS {
-        let folder = folder.join(format!("dbos-{steps}-{callers}"));
-        let shown = peers::program("DBOS")
-            .and_then(|_| runtime.block_on(crate::broker::fresh(server)))
-            .and_then(|url| engines::jobs("DBOS", steps, callers, &folder, Some(&url)));
-        rounds.peer("DBOS", name, shown);
+    for (engine, measured) in [("DBOS", DBOS), ("sqlxmq", SQLXMQ)] {
+        for (name, steps, callers) in measured {
+            let folder = folder.join(format!("{engine}-{steps}-{callers}"));
+            let shown = peers::program(engine)
+                .and_then(|_| runtime.block_on(crate::broker::fresh(server)))
+                .and_then(|url| engines::jobs(engine, steps, callers, &folder, Some(&url)));
+            rounds.peer(engine, name, shown);
+        }
     }
     for (name, steps, callers) in RESTATE {
         let folder = folder.join(format!("restate-{steps}-{callers}"));

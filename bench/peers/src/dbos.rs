@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use dbos::{Config, DBOS, Error, step};
 
-use crate::Task;
 use crate::load::{Shown, closed};
+use crate::task::Task;
 
 const NAMES: [&str; 3] = ["s0", "s1", "s2"];
 

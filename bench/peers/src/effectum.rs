@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use effectum::{Job, JobRunner, Queue, RunningJob, Worker};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::Task;
 use crate::load::{Shown, closed};
+use crate::task::Task;
 
 /// Who is told of the end, by the number of the caller.
 type Ends = Arc<Vec<UnboundedSender<()>>>;

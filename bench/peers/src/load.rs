@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::Task;
+use crate::task::Task;
 
 /// How many, and what each took in microseconds.
 pub(crate) struct Shown {

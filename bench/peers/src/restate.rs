@@ -14,8 +14,8 @@ use restate_sdk::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::Task;
 use crate::load::{Shown, closed};
+use crate::task::Task;
 
 const START_MAX: Duration = Duration::from_secs(60);
 

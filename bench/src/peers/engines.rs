@@ -20,7 +20,9 @@ pub(crate) fn jobs(
     folder: &Path,
     server: Option<&str>,
 ) -> Result<Measured> {
-    let mut command = Command::new(program("engines")?);
+    // It cannot be linked together with the others.
+    let driver = if engine == "sqlxmq" { engine } else { "engines" };
+    let mut command = Command::new(program(driver)?);
     let ms = plan::round().as_millis().to_string();
     command.args([engine, &steps.to_string(), &callers.to_string(), &ms]).arg(folder);
     command.args(server).stdin(Stdio::null());

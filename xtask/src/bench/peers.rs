@@ -99,20 +99,29 @@ fn restate_program(packages: &Path) -> Option<PathBuf> {
 
 /// Engines that are crates: one program of ours runs them.
 fn engines(found: &mut Map<String, Value>, folder: &Path) {
-    let (built, manifest) = (folder.join("build"), "bench/peers/Cargo.toml");
-    let mut build = repo::cargo(&["build", "--release", "--locked", "--manifest-path", manifest]);
-    let done = repo::succeed(build.arg("--target-dir").arg(&built));
-    let program = built.join("release").join("semel-bench-peers");
-    let lock = fs::read_to_string(repo::root().join("bench/peers/Cargo.lock"));
-    let lock = lock.unwrap_or_default();
+    let (done, program, lock) = built("bench/peers", "semel-bench-peers", &folder.join("build"));
     let done = done.map_err(|error| format!("{error:#}"));
     for engine in ["effectum", "DBOS"] {
         let version = locked(&lock, &engine.to_lowercase()).unwrap_or_default();
         let result = done.clone().map_err(anyhow::Error::msg);
         note(found, engine, result.map(|()| (program.clone(), version)));
     }
+    // Apart from the others: they cannot be linked together.
+    let own = folder.join("sqlxmq");
+    let (done, own, own_lock) = built("bench/peers/sqlxmq", "semel-bench-sqlxmq", &own);
+    let version = locked(&own_lock, "sqlxmq").unwrap_or_default();
+    note(found, "sqlxmq", done.map(|()| (own, version)));
     // Who runs the others' servers.
     found.insert("engines".to_owned(), json!({"program": program}));
+}
+
+/// A program of ours in a workspace of its own, whether it could be built, and what it is made of.
+fn built(workspace: &str, name: &str, target: &Path) -> (Result<()>, PathBuf, String) {
+    let manifest = format!("{workspace}/Cargo.toml");
+    let mut build = repo::cargo(&["build", "--release", "--locked", "--manifest-path", &manifest]);
+    let done = repo::succeed(build.arg("--target-dir").arg(target));
+    let lock = fs::read_to_string(repo::root().join(workspace).join("Cargo.lock"));
+    (done, target.join("release").join(name), lock.unwrap_or_default())
 }
 
 /// The version of a crate in a lock file.

@@ -34,6 +34,7 @@ const TABLE: &[(&str, May)] = &[
     ("xtask", May::Use(&["client", "core"])),
     ("bench", May::UseAll),
     ("bench-peers", May::Use(&[])),
+    ("bench-sqlxmq", May::Use(&[])),
 ];
 
 /// What tests may use besides: a daemon is tested beside a real broker.
