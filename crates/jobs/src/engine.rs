@@ -17,7 +17,7 @@ mod watchdog;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use semel_core::clock::{Clock, UnixMs};
 use semel_core::id::JobId;
 use semel_core::mint::IdMint;
 use semel_registrar::registrar::Registrar;
+use semel_registrar::registrar::sweeper::RetentionDays;
 use semel_store::StoreError;
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
@@ -58,6 +59,8 @@ pub struct EngineOptions {
     pub approval_timeout: Duration,
     /// How long an ended job is kept.
     pub retention: Duration,
+    /// How long the registrar beside the jobs keeps grants that are over.
+    pub registrar_retention: RetentionDays,
     /// How long a stop waits.
     pub shutdown: Duration,
     /// Where the workspaces of jobs are.
@@ -76,6 +79,7 @@ impl EngineOptions {
             poll: limits::POLL,
             approval_timeout: limits::APPROVAL_TIMEOUT,
             retention: limits::RETENTION,
+            registrar_retention: RetentionDays::default(),
             shutdown: limits::SHUTDOWN_MAX,
             workspaces: workspaces.into(),
             policy: Policy::default(),
@@ -139,6 +143,8 @@ struct Inner {
     parts: Parts,
     options: EngineOptions,
     slots: Arc<Semaphore>,
+    /// Slots that a claim holds for whom it finds.
+    claiming: AtomicUsize,
     wake: Notify,
     running: Mutex<HashMap<JobId, Running>>,
     /// Jobs of which the store knows something new.
@@ -160,6 +166,7 @@ impl Engine {
     pub async fn open(parts: Parts, options: EngineOptions) -> Result<Self, StoreError> {
         let inner = Arc::new(Inner {
             slots: Arc::new(Semaphore::new(options.workers)),
+            claiming: AtomicUsize::new(0),
             wake: Notify::new(),
             running: Mutex::default(),
             news: broadcast::channel(NEWS_MAX).0,

@@ -48,22 +48,28 @@ impl Store {
     }
 
     /// Takes a job in that repeats no other, together with its first move if nobody waits before
-    /// it. Then its number is given.
+    /// it. Then its number is given. Nobody waits for whom the engine has room beside it, which
+    /// matters where others are being claimed meanwhile.
     pub async fn submit_begun(
         &self,
         job: NewJob,
         first: Advance,
+        room: usize,
     ) -> Result<(Submitted, Option<JobNo>), StoreError> {
         match self {
             Self::Sqlite(store) => store.submit_begun(job, first).await,
-            // Other engines claim here, too: whose turn it is only a claim can say.
-            Self::Postgres(store) => store.submit(job).await.map(|said| (said, None)),
+            Self::Postgres(store) => store.submit_begun(job, first, room).await,
         }
     }
 
-    /// Whether a job can be taken in together with its first move.
-    pub fn begins_at_once(&self) -> bool {
-        matches!(self, Self::Sqlite(_))
+    /// Whether a job can be taken in together with its first move. A repeated one has begun things
+    /// that only the store knows.
+    pub fn begins_at_once(&self, job: &NewJob) -> bool {
+        match self {
+            Self::Sqlite(_) => job.retry_of.is_none(),
+            // Who has a name may have to wait for others who know it.
+            Self::Postgres(_) => !job.has_a_name(),
+        }
     }
 
     /// Claims what is due, then what waits, and makes each one's first move.

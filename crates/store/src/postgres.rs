@@ -138,6 +138,16 @@ impl Postgres {
         transaction::write(self, sql, parameters).await
     }
 
+    /// Runs these statements, in this order, as one transaction: one round trip. What its failure
+    /// means is what that of a COMMIT means.
+    ///
+    /// Everything is sent before anything is answered. Should the server refuse to begin, each
+    /// statement stands alone: one that must not has to look for what an earlier one has set for
+    /// the transaction.
+    pub async fn transact(&self, asked: &[Asked<'_>]) -> Result<Vec<Vec<Row>>, StoreError> {
+        transaction::transact(self, asked).await
+    }
+
     /// Begins a read-only transaction in which everything is of one moment.
     pub async fn snapshot(&self) -> Result<Transaction, StoreError> {
         Transaction::begin(self, Kind::Snapshot).await

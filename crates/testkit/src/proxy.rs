@@ -99,6 +99,11 @@ async fn serve(client: TcpStream, server: std::net::SocketAddr, shared: Arc<Shar
             if to_server.write_all(&buffer[..count]).await.is_err() {
                 return;
             }
+            if mute.load(Ordering::SeqCst) && !shared.stalls() {
+                // The server answers all that it has got, and then finds that nothing follows.
+                let _ = to_server.shutdown().await;
+                return std::future::pending().await;
+            }
         }
     };
     let downstream = async {
@@ -106,10 +111,7 @@ async fn serve(client: TcpStream, server: std::net::SocketAddr, shared: Arc<Shar
         while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
             clients_turn.store(false, Ordering::SeqCst);
             if mute.load(Ordering::SeqCst) {
-                if shared.stalls() {
-                    continue;
-                }
-                return;
+                continue;
             }
             if to_client.write_all(&buffer[..count]).await.is_err() {
                 return;

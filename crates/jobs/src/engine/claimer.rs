@@ -21,7 +21,10 @@ pub(super) async fn run(inner: Arc<Inner>) {
     let mut wanted = 1;
     while let Some(slots) = free_slots(&inner, wanted).await {
         let held = slots.num_permits();
-        match claim(&inner, slots).await {
+        inner.claiming.store(held, Ordering::Relaxed);
+        let claimed = claim(&inner, slots).await;
+        inner.claiming.store(0, Ordering::Relaxed);
+        match claimed {
             Ok(0) => {
                 wanted = 1;
                 wait(&inner).await;
@@ -53,8 +56,8 @@ async fn free_slots(inner: &Inner, wanted: usize) -> Option<OwnedSemaphorePermit
 }
 
 /// A slot for a job that is being submitted, if the engine works and has one.
-pub(super) fn free_slot(inner: &Inner) -> Option<OwnedSemaphorePermit> {
-    let works = inner.works.load(Ordering::Relaxed) && inner.parts.store.begins_at_once();
+pub(super) fn free_slot(inner: &Inner, new: &NewJob) -> Option<OwnedSemaphorePermit> {
+    let works = inner.works.load(Ordering::Relaxed) && inner.parts.store.begins_at_once(new);
     works.then(|| Arc::clone(&inner.slots).try_acquire_owned().ok()).flatten()
 }
 
@@ -75,7 +78,8 @@ pub(super) async fn submit(
         let (first, next) = inner.with_facts(|facts| begin(&before, &claim, facts));
         let mut advance = first.into_advance();
         // A caller that went away does not want to know.
-        match inner.parts.store.submit_begun(new, advance.clone()).await {
+        let room = inner.slots.available_permits() + inner.claiming.load(Ordering::Relaxed);
+        match inner.parts.store.submit_begun(new, advance.clone(), room).await {
             Ok((said, Some(no))) => {
                 (before.job.no, advance.no) = (no, no);
                 inner.tell(before.job.id, before.job.state.status);

@@ -284,9 +284,7 @@ fn checked(inner: &Inner, asked: &Asked) -> Result<Option<String>, Refusal> {
 
 async fn submitted(inner: &Arc<Inner>, new: NewJob) -> Result<Taken, Refused> {
     let id = new.id;
-    // A repeated one has begun things that only the store knows.
-    let slot = if new.retry_of.is_none() { claimer::free_slot(inner) } else { None };
-    let said = match slot {
+    let said = match claimer::free_slot(inner, &new) {
         Some(slot) => claimer::submit(inner, new, slot).await?,
         None => {
             let said = inner.parts.store.submit(new).await?;

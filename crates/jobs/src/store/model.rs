@@ -99,6 +99,14 @@ pub struct NewJob {
 }
 
 impl NewJob {
+    /// Whether it may be there already, or belongs to something that is.
+    pub fn has_a_name(&self) -> bool {
+        self.key.is_some()
+            || self.dedup.is_some()
+            || self.conversation.is_some()
+            || self.retry_of.is_some()
+    }
+
     /// As it is when it comes: it waits, and has no number yet.
     pub fn fresh(&self) -> Kept {
         let state = JobState {

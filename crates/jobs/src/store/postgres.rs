@@ -30,6 +30,7 @@ use crate::limits::{ADVANCES_AT_ONCE, SUBMITS_AT_ONCE};
 use crate::store::{Advance, Advanced, NewJob, Submitted};
 use signal::Bell;
 pub use signal::{Signal, Signals};
+use submit::{Began, Beginning};
 
 /// The schema, to be migrated beside the registrar's.
 pub const MIGRATIONS: MigrationSet = MigrationSet {
@@ -50,6 +51,7 @@ pub struct PostgresStore {
 struct Shared {
     postgres: Postgres,
     submits: Lane<NewJob, Submitted>,
+    begins: Lane<Arc<Beginning>, Began>,
     advances: Lane<Arc<Advance>, Advanced>,
     bell: Bell,
 }
@@ -60,6 +62,7 @@ impl PostgresStore {
         let shared = Shared {
             postgres,
             submits: Lane::new(SUBMITS_AT_ONCE),
+            begins: Lane::new(SUBMITS_AT_ONCE),
             advances: Lane::new(ADVANCES_AT_ONCE),
             bell: Bell::default(),
         };

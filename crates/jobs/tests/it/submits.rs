@@ -1,11 +1,17 @@
 //! Taking jobs in.
 
 use futures_util::future::join_all;
+use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
 use semel_jobs::life::JobStatus;
-use semel_jobs::store::{Job, Kept, NewJob, Submitted};
+use semel_jobs::store::{Advanced, Job, Kept, NewJob, PostgresStore, Store, Submitted};
+use semel_testkit::proxy::{Fault, Proxy};
+use serde_json::json;
 
-use crate::support::{NOW, World, begin, claim_of, id, in_conversation, moved, new_job, started};
+use crate::support::{
+    Database, NOW, World, begin, claim_of, id, in_conversation, moved, new_job, on_postgres,
+    postgres_at, started,
+};
 
 fn keyed(number: u128, key: &str, fingerprint: u8) -> NewJob {
     let key = Some(key.to_owned());
@@ -104,36 +110,104 @@ pub(crate) async fn one_bad_submission_spoils_no_other(world: &World) {
     assert_eq!(world.count("SELECT count(*) FROM jobs.job").await, 38);
 }
 
+/// Submits it with its first move, as an engine that has room for so many others; whether it began.
+async fn begun(world: &World, new: NewJob, room: usize) -> (Submitted, bool) {
+    let (fresh, may) = (new.fresh(), world.store.begins_at_once(&new));
+    let mut first = begin()(&fresh, &claim_of("w", 1, NOW));
+    first.started = vec![started("fetch", 1, 1)];
+    let (said, no) = world.store.submit_begun(new, first.clone(), room).await.unwrap();
+    assert!(no.is_none() || may);
+    if let Some(no) = no {
+        first.no = no;
+        let mut kept = Kept { job: Job { no, ..fresh.job }, executions: Vec::new() };
+        kept.apply(&first);
+        assert_eq!(world.kept(kept.job.id).await, kept, "as if it had been claimed");
+        let ledger = world.store.ledger(kept.job.id, 0, 9).await.unwrap().unwrap();
+        assert_eq!((ledger.lines.len(), ledger.entries), (2, 2));
+    }
+    (said, no.is_some())
+}
+
 pub(crate) async fn a_job_begins_as_it_comes_unless_others_wait(world: &World) {
-    let begun = async |new: NewJob| {
-        let fresh = new.fresh();
-        let mut first = begin()(&fresh, &claim_of("w", 1, NOW));
-        first.started = vec![started("fetch", 1, 1)];
-        let (said, no) = world.store.submit_begun(new, first.clone()).await.unwrap();
-        assert!(no.is_none() || world.store.begins_at_once());
-        if let Some(no) = no {
-            first.no = no;
-            let mut kept = Kept { job: Job { no, ..fresh.job }, executions: Vec::new() };
-            kept.apply(&first);
-            assert_eq!(world.kept(kept.job.id).await, kept, "as if it had been claimed");
-            let ledger = world.store.ledger(kept.job.id, 0, 9).await.unwrap().unwrap();
-            assert_eq!((ledger.lines.len(), ledger.entries), (2, 2));
-        }
-        (said, no.is_some())
-    };
-    let at_once = world.store.begins_at_once();
-    let (made, waits) = ((Submitted::Made, at_once), (Submitted::Made, false));
-    assert_eq!(begun(keyed(1, "a", 1)).await, made);
-    let there = begun(keyed(2, "a", 1)).await;
+    let named = (Submitted::Made, world.store.begins_at_once(&keyed(1, "a", 1)));
+    let (made, waits) = ((Submitted::Made, true), (Submitted::Made, false));
+    assert_eq!(begun(world, keyed(1, "a", 1), 0).await, named);
+    let there = begun(world, keyed(2, "a", 1), 0).await;
     assert!(matches!(there, (Submitted::There(of, _), false) if of == id(1)), "{there:?}");
     world.claim("w", 9, NOW).await;
-    assert_eq!(begun(in_conversation(3, "c")).await, made);
+    assert_eq!(begun(world, in_conversation(3, "c"), 0).await, named);
     world.claim("w", 9, NOW).await;
-    assert_eq!(begun(in_conversation(4, "c")).await, waits, "after the one before it");
+    assert_eq!(begun(world, in_conversation(4, "c"), 9).await, waits, "after the one before it");
     assert!(!world.kept(id(4)).await.job.state.ready);
     world.made(new_job(5)).await;
-    assert_eq!(begun(new_job(6)).await, waits, "somebody else came first");
+    assert_eq!(begun(world, new_job(6), 0).await, waits, "somebody else came first");
     let claimed = world.claim("w", 9, NOW).await;
     assert_eq!(claimed.iter().map(|job| job.before.job.id).collect::<Vec<_>>(), [id(5), id(6)]);
-    assert_eq!(begun(new_job(7)).await, made);
+    assert_eq!(begun(world, new_job(7), 0).await, made);
+    let late = NewJob { now: UnixMs(NOW.0 + 60_000), ..new_job(8) };
+    assert_eq!(begun(world, late, 4).await, waits, "five leases of dead workers are over");
+}
+
+/// Differs from sqlite, where nobody is being claimed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_nobody_waits_for_whom_there_is_room() {
+    let world = on_postgres().await;
+    let (made, waits) = ((Submitted::Made, true), (Submitted::Made, false));
+    world.made(new_job(1)).await;
+    world.made(new_job(2)).await;
+    assert_eq!(begun(&world, new_job(3), 2).await, made);
+    assert_eq!(begun(&world, new_job(4), 1).await, waits);
+    assert_eq!(begun(&world, new_job(5), 2).await, waits, "three wait now");
+    let many = (10..74).map(|number| begun(&world, new_job(number), 64));
+    assert_eq!(join_all(many).await, vec![made; 64]);
+    assert_eq!(world.claim("other", 99, NOW).await.len(), 4, "only those that waited");
+}
+
+/// The same database through somebody who loses answers.
+async fn behind_a_proxy() -> (World, Proxy, Store) {
+    let world = on_postgres().await;
+    let Database::Postgres(_, address) = &world.database else { panic!("not PostgreSQL") };
+    let (front, rest) = address.rsplit_once('@').expect("a user");
+    let (host, database) = rest.split_once('/').expect("a database");
+    let server = tokio::net::lookup_host(host).await.unwrap().next().unwrap();
+    let proxy = Proxy::start(server).await;
+    let through = format!("{front}@{}/{database}", proxy.address());
+    let store = Store::Postgres(PostgresStore::new(postgres_at(&through).await));
+    (world, proxy, store)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beginning_whose_answer_was_lost_is_looked_up() {
+    let (world, proxy, far) = behind_a_proxy().await;
+    for (number, fault) in [(1, Fault::CutAfter), (2, Fault::CutBefore)] {
+        let new = new_job(number);
+        let first = begin()(&new.fresh(), &claim_of("unlucky", 1, NOW));
+        proxy.fail_next("unlucky", fault);
+        let (said, no) = far.submit_begun(new, first.clone(), 9).await.unwrap();
+        assert_eq!((said, proxy.fired()), (Submitted::Made, usize::try_from(number).unwrap()));
+        let job = world.kept(id(number)).await.job;
+        // What was written was begun and has this number; what was not was taken in again.
+        let written = fault == Fault::CutAfter;
+        assert_eq!(no, written.then_some(job.no), "{fault:?}");
+        assert_eq!(job.state.worker.is_some(), written, "{fault:?}");
+    }
+    assert_eq!(world.count("SELECT count(*) FROM jobs.job").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_whose_answer_was_lost_is_looked_up() {
+    let (world, proxy, far) = behind_a_proxy().await;
+    for (number, fault) in [(1, Fault::CutAfter), (2, Fault::CutBefore)] {
+        world.made(new_job(number)).await;
+        world.claim("w", 1, NOW).await;
+        let mut ended = moved(&world.kept(id(number)).await, JobStatus::Completed, NOW);
+        ended.lines[0].detail = json!({"said": "unlucky"}).to_string();
+        proxy.fail_next("unlucky", fault);
+        assert_eq!(far.advance(ended.clone()).await.unwrap(), Advanced::Written, "{fault:?}");
+        assert_eq!(proxy.fired(), usize::try_from(number).unwrap());
+        let kept = world.kept(id(number)).await;
+        assert_eq!(kept.job.state, ended.state, "{fault:?}");
+        assert_eq!(far.advance(ended).await.unwrap(), Advanced::Lost, "once");
+    }
+    assert_eq!(world.count("SELECT count(*) FROM jobs.ledger").await, 4);
 }

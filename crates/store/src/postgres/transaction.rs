@@ -282,6 +282,39 @@ pub(super) async fn write(
     }
 }
 
+/// A whole transaction in one round trip.
+pub(super) async fn transact(
+    postgres: &Postgres,
+    asked: &[Asked<'_>],
+) -> Result<Vec<Vec<Row>>, StoreError> {
+    let mut alone = Transaction::on_a_connection(postgres).await?;
+    let statements = alone.prepared(asked).await?;
+    let connection = alone.take_for_commit()?;
+    let all = async {
+        let asked = asked.iter().zip(&statements);
+        let answers =
+            asked.map(|((_, parameters), statement)| connection.query(statement, parameters));
+        let begin = connection.batch_execute(Kind::Write.begin());
+        let commit = connection.batch_execute("COMMIT");
+        // Polled in this order, so sent in this order.
+        tokio::join!(biased; begin, join_all(answers), commit)
+    };
+    let limit = postgres.options.answer_timeout;
+    let Ok((begun, answers, commit)) = tokio::time::timeout(limit, all).await else {
+        return settle(connection, None).map(|()| Vec::new());
+    };
+    if let Err(error) = begun {
+        // Each of the others may have been committed, and by itself.
+        close(connection);
+        return Err(StoreError::Uncertain { cause: chain(&error).into() });
+    }
+    match answers.into_iter().collect::<Result<Vec<_>, _>>() {
+        Ok(rows) => settle(connection, Some(commit)).map(|()| rows),
+        Err(error) if error.as_db_error().is_some_and(is_definite) => Err(error.into()),
+        Err(error) => settle(connection, Some(Err(error))).map(|()| Vec::new()),
+    }
+}
+
 /// What the answer to a COMMIT means; no answer at all is a timeout.
 fn settle(connection: Object, answer: Option<Result<(), Error>>) -> Result<(), StoreError> {
     let cause = match answer {

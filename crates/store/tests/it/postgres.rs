@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use semel_store::migration::{Migration, MigrationSet};
-use semel_store::postgres::{Postgres, PostgresOptions, Transaction};
+use semel_store::postgres::{Asked, Postgres, PostgresOptions, Transaction};
 use semel_store::{Fate, OpenError, StoreError};
 use semel_testkit::proxy::{Fault, Proxy};
 use semel_testkit::servers;
@@ -111,6 +111,28 @@ async fn a_statement_that_is_its_own_transaction_is_as_honest_as_a_commit() {
         assert_eq!((refused.fate(), proxy.turns() - turns), (Fate::Undone, 1), "{refused:?}");
         proxy.fail_next("doomed", fault);
         let error = put("doomed").await.expect_err("no answer came");
+        assert_eq!(error.fate(), Fate::Uncertain, "{fault:?}: {error:?}");
+        assert_eq!(count(&direct).await, left, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_in_one_round_trip_is_as_honest_as_a_commit() {
+    for (fault, left) in [(Fault::CutBefore, 2), (Fault::CutAfter, 4), (Fault::Stall, 4)] {
+        let limit = if fault == Fault::Stall { Duration::from_millis(500) } else { LONG };
+        let (proxy, postgres, direct) = proxied(limit).await;
+        let both = async |one: &str, two: &str| {
+            let puts: [Asked<'_>; 2] = [(PUT, &[&one, &1_i64]), (PUT, &[&two, &1_i64])];
+            postgres.transact(&puts).await.map(drop)
+        };
+        both("first", "second").await.unwrap();
+        assert_eq!(count(&direct).await, 2, "they are there when they are answered");
+        let turns = proxy.turns();
+        let refused = both("third", "first").await.expect_err("the key is taken");
+        assert_eq!((refused.fate(), proxy.turns() - turns), (Fate::Undone, 1), "{refused:?}");
+        assert_eq!(count(&direct).await, 2, "all of them or none");
+        proxy.fail_next("doomed", fault);
+        let error = both("doomed", "with it").await.expect_err("no answer came");
         assert_eq!(error.fate(), Fate::Uncertain, "{fault:?}: {error:?}");
         assert_eq!(count(&direct).await, left, "{fault:?}");
     }

@@ -1,14 +1,19 @@
 //! One move of each of some jobs: their states as a whole, by compare-and-swap on status and fence,
 //! with what they do to the execution log and the ledger.
 //!
-//! Two round trips whatever the number: BEGIN with the locks, then everything with COMMIT. Who has
-//! lost its fence is known after the first, and nothing of it is written by the second.
+//! One statement whatever the number, which is a transaction of its own. It fails as a whole when
+//! somebody has lost its fence, and it cannot touch a row twice. Then, and where the end of a job
+//! lets another one go on, there are two round trips: BEGIN with the locks, then everything with
+//! COMMIT. Who has lost its fence is known after the first, and nothing of it is written by the
+//! second.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use semel_store::postgres::{Asked, Transaction, Work};
 use semel_store::{StoreError, statements};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
 
 use super::execution::{Ends, Starts};
 use super::ledger::Added;
@@ -28,7 +33,8 @@ statements! {
          ORDER BY no
            FOR UPDATE";
 
-    MOVE = "
+    /// The moves with all that belongs to them.
+    ADVANCE = "
         WITH moved AS (
             UPDATE jobs.job
                SET plan_no = new.plan_no, status = new.status, step_index = new.step_index,
@@ -57,8 +63,46 @@ statements! {
                AND job.no = new.no
                AND job.status = new.was
                AND job.fence = new.held
-         RETURNING 1)
-        SELECT jobs.touched(count(*), $29) FROM moved";
+         RETURNING 1),
+             ended AS (
+            -- Differs from sqlite: named twice, so that no plan reads other lines than these jobs'.
+            UPDATE jobs.execution_log
+               SET status = new.status, certain = new.certain, result = new.result::json,
+                   artifact_sha256 = new.artifact, error = new.error::json, completed_at = new.at,
+                   attempts = CASE WHEN new.forgiven THEN 0 ELSE execution_log.attempts END
+              FROM unnest($30::uuid[], $31::text[], $32::text[], $33::boolean[], $34::text[],
+                          $35::bytea[], $36::text[], $37::bigint[], $38::boolean[])
+                   AS new (root_id, step_id, status, certain, result, artifact, error, at, forgiven)
+             WHERE execution_log.root_id = ANY ($30)
+               AND execution_log.root_id = new.root_id
+               AND execution_log.step_id = new.step_id
+               AND execution_log.status <> 'completed'
+         RETURNING 1),
+             begun AS (
+            INSERT INTO jobs.execution_log (root_id, step_id, job_no, plan_no, gear, action,
+                                            step_fingerprint, status, attempts, certain,
+                                            started_at)
+            SELECT new.root_id, new.step_id, new.job_no, new.plan_no, new.gear, new.action,
+                   new.fingerprint, 'started', new.attempts, TRUE, new.at
+              FROM unnest($40::uuid[], $41::text[], $42::bigint[], $43::bigint[], $44::text[],
+                          $45::text[], $46::bytea[], $47::bigint[], $48::bigint[])
+                   AS new (root_id, step_id, job_no, plan_no, gear, action, fingerprint, attempts,
+                           at)
+                ON CONFLICT (root_id, step_id) DO UPDATE
+               SET job_no = excluded.job_no, plan_no = excluded.plan_no, status = 'started',
+                   attempts = excluded.attempts, certain = TRUE, error = NULL,
+                   completed_at = NULL, started_at = excluded.started_at
+             WHERE execution_log.status = 'failed'
+               AND execution_log.step_fingerprint = excluded.step_fingerprint
+         RETURNING 1),
+             told AS (
+            INSERT INTO jobs.ledger (job_no, entry, at, lines)
+            SELECT new.job_no, new.entry, new.at, new.lines::json
+              FROM unnest($50::bigint[], $51::bigint[], $52::bigint[], $53::text[])
+                   AS new (job_no, entry, at, lines))
+        SELECT jobs.touched((SELECT count(*) FROM moved), $29),
+               jobs.touched((SELECT count(*) FROM ended), $39),
+               jobs.touched((SELECT count(*) FROM begun), $49)";
 
     /// The next one of each conversation waits for a worker from now on.
     HEAD = "
@@ -88,6 +132,9 @@ impl PostgresStore {
     /// Writes these, each of another job, in one transaction.
     async fn advance_once(&self, advances: &[Arc<Advance>]) -> Result<Vec<Advanced>, StoreError> {
         let all: Vec<&Advance> = advances.iter().map(Arc::as_ref).collect();
+        if self.advance_at_once(&all).await? {
+            return Ok(vec![Advanced::Written; all.len()]);
+        }
         let locks = conversation_locks(&all);
         let (tx, rows) = self.hold(&locks, &all).await?;
         let owns = |advance: &&Advance| {
@@ -102,6 +149,22 @@ impl PostgresStore {
         }
         let said = |advance| if owns(&advance) { Advanced::Written } else { Advanced::Lost };
         Ok(all.into_iter().map(said).collect())
+    }
+
+    /// Whether one statement could write these; nothing is written otherwise.
+    async fn advance_at_once(&self, advances: &[&Advance]) -> Result<bool, StoreError> {
+        let written = Written::of(advances)?;
+        if !written.is_one_statement() {
+            return Ok(false);
+        }
+        match self.postgres().write(ADVANCE, &written.parameters()).await {
+            Ok(_) => Ok(true),
+            // Somebody is not where its worker thinks: who it is must be looked up.
+            Err(StoreError::Postgres(error)) if error.code() == Some(&SqlState::DATA_CORRUPTED) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Begins a transaction that holds these jobs.
@@ -224,23 +287,57 @@ pub(super) async fn write_and_commit(
     tx: Transaction,
     advances: &[&Advance],
 ) -> Result<(), StoreError> {
-    let (moves, ends, starts) = (Moves::of(advances), Ends::of(advances)?, Starts::of(advances));
-    let lines = Added::of(advances);
-    let ended = advances.iter().filter(|advance| frees_another(advance));
-    let heads: Vec<&str> = ended.filter_map(|advance| advance.conversation.as_deref()).collect();
-    let (move_by, end_by, start_by) = (moves.parameters(), ends.parameters(), starts.parameters());
-    let line_by = lines.parameters();
-    let head_by: Parameters<'_> = &[&heads];
+    let written = Written::of(advances)?;
+    let (all_by, again_by) = (written.parameters(), written.again.parameters());
+    let head_by: Parameters<'_> = &[&written.heads];
     let asked = [
-        Some((MOVE, move_by.as_slice())),
-        // Ends before starts: the same step may be begun anew.
-        (!ends.is_empty()).then_some((Ends::SQL, end_by.as_slice())),
-        (!starts.is_empty()).then_some((Starts::SQL, start_by.as_slice())),
-        (!lines.is_empty()).then_some((Added::SQL, line_by.as_slice())),
-        (!heads.is_empty()).then_some((HEAD, head_by)),
+        Some((ADVANCE, all_by.as_slice())),
+        (!written.again.is_empty()).then_some((Starts::SQL, again_by.as_slice())),
+        (!written.heads.is_empty()).then_some((HEAD, head_by)),
     ];
     let asked: Vec<Asked<'_>> = asked.into_iter().flatten().collect();
     tx.commit_with(&asked).await.map(drop)
+}
+
+/// What some moves write.
+struct Written<'a> {
+    moves: Moves<'a>,
+    ends: Ends<'a>,
+    starts: Starts<'a>,
+    lines: Added,
+    /// What ends and begins anew in the same move.
+    again: Starts<'a>,
+    /// The conversations that go on.
+    heads: Vec<&'a str>,
+}
+
+impl<'a> Written<'a> {
+    fn of(advances: &[&'a Advance]) -> Result<Self, StoreError> {
+        let mut advances = advances.to_vec();
+        // Rows are written in this order: two who want the same ones seldom meet crosswise.
+        advances.sort_unstable_by_key(|advance| advance.no);
+        let (starts, again) = Starts::of(&advances);
+        let ended = advances.iter().filter(|advance| frees_another(advance));
+        Ok(Self {
+            moves: Moves::of(&advances),
+            ends: Ends::of(&advances)?,
+            starts,
+            lines: Added::of(&advances),
+            again,
+            heads: ended.filter_map(|advance| advance.conversation.as_deref()).collect(),
+        })
+    }
+
+    fn is_one_statement(&self) -> bool {
+        self.again.is_empty() && self.heads.is_empty()
+    }
+
+    /// Of `ADVANCE`.
+    fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let (moves, ends) = (self.moves.parameters(), self.ends.parameters());
+        let (starts, lines) = (self.starts.parameters(), self.lines.parameters());
+        [moves.as_slice(), &ends, &starts, &lines].concat()
+    }
 }
 
 /// Ends a transaction that has written nothing, before anything is answered: whoever claims next
@@ -269,9 +366,9 @@ impl Standing {
     }
 }
 
-/// The parameters of `MOVE`, kept alive.
+/// The parameters of the moves in `ADVANCE`, kept alive.
 #[derive(Default)]
-struct Moves<'a> {
+pub(super) struct Moves<'a> {
     no: Vec<i64>,
     was: Vec<&'static str>,
     held: Vec<i64>,
@@ -304,7 +401,7 @@ struct Moves<'a> {
 }
 
 impl<'a> Moves<'a> {
-    fn of(advances: &[&'a Advance]) -> Self {
+    pub(super) fn of(advances: &[&'a Advance]) -> Self {
         let mut moves = Self { told: count(advances.len()), ..Self::default() };
         for advance in advances {
             moves.add(advance);
@@ -344,15 +441,22 @@ impl<'a> Moves<'a> {
         self.plan.push(state.plan.as_deref().filter(|_| advance.new_plan));
     }
 
+    /// The state as a whole, but for the plan.
     #[rustfmt::skip]
-    fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 29] {
+    pub(super) fn state(&self) -> [&(dyn ToSql + Sync); 22] {
         [
-            &self.no, &self.was, &self.held, &self.plan_no, &self.status, &self.step_index,
-            &self.revision_count, &self.replan_count, &self.fence, &self.worker, &self.deaths,
-            &self.ready, &self.due_at, &self.held_by, &self.budget_ms, &self.deadline_at,
-            &self.question, &self.expires_at, &self.answer, &self.error, &self.failure_class,
+            &self.plan_no, &self.status, &self.step_index, &self.revision_count,
+            &self.replan_count, &self.fence, &self.worker, &self.deaths, &self.ready,
+            &self.due_at, &self.held_by, &self.budget_ms, &self.deadline_at, &self.question,
+            &self.expires_at, &self.answer, &self.error, &self.failure_class,
             &self.failed_action, &self.entries, &self.started_at, &self.completed_at,
-            &self.new_plan, &self.plan, &self.inside, &self.told,
         ]
+    }
+
+    fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let before: [&(dyn ToSql + Sync); 3] = [&self.no, &self.was, &self.held];
+        let after: [&(dyn ToSql + Sync); 4] =
+            [&self.new_plan, &self.plan, &self.inside, &self.told];
+        [before.as_slice(), &self.state(), &after].concat()
     }
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::row::{self, Id, count};
 use crate::dispatch::ExecutionStatus;
-use crate::store::{Advance, Ended, Execution, corrupt};
+use crate::store::{Advance, Ended, Execution, Started, corrupt};
 
 statements! {
     OF_ROOTS = "
@@ -18,6 +18,7 @@ statements! {
          WHERE root_id = ANY ($1::uuid[])
          ORDER BY root_id, step_id";
 
+    /// What was ended by an earlier statement.
     START = "
         WITH begun AS (
             INSERT INTO jobs.execution_log (root_id, step_id, job_no, plan_no, gear, action,
@@ -37,23 +38,6 @@ statements! {
                AND execution_log.step_fingerprint = excluded.step_fingerprint
          RETURNING 1)
         SELECT jobs.touched(count(*), $10) FROM begun";
-
-    END = "
-        -- Differs from sqlite: named twice, so that no plan reads other lines than these jobs'.
-        WITH done AS (
-            UPDATE jobs.execution_log
-               SET status = new.status, certain = new.certain, result = new.result::json,
-                   artifact_sha256 = new.artifact, error = new.error::json, completed_at = new.at,
-                   attempts = CASE WHEN new.forgiven THEN 0 ELSE execution_log.attempts END
-              FROM unnest($1::uuid[], $2::text[], $3::text[], $4::boolean[], $5::text[],
-                          $6::bytea[], $7::text[], $8::bigint[], $9::boolean[])
-                   AS new (root_id, step_id, status, certain, result, artifact, error, at, forgiven)
-             WHERE execution_log.root_id = ANY ($1)
-               AND execution_log.root_id = new.root_id
-               AND execution_log.step_id = new.step_id
-               AND execution_log.status <> 'completed'
-         RETURNING 1)
-        SELECT jobs.touched(count(*), $10) FROM done";
 
     FORGET = "
         DELETE FROM jobs.execution_log
@@ -81,7 +65,7 @@ pub(super) async fn forget_in_tx(tx: &Transaction, roots: &[Uuid]) -> Result<(),
     tx.execute(FORGET, &[&roots]).await.map(drop)
 }
 
-/// The parameters of `END`, kept alive.
+/// The parameters of the ends in `ADVANCE`, kept alive.
 #[derive(Default)]
 pub(super) struct Ends<'a> {
     roots: Vec<Uuid>,
@@ -97,8 +81,6 @@ pub(super) struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    pub(super) const SQL: &'static str = END;
-
     pub(super) fn of(advances: &[&'a Advance]) -> Result<Self, StoreError> {
         let mut ends = Self::default();
         for advance in advances {
@@ -116,10 +98,6 @@ impl<'a> Ends<'a> {
         }
         ends.told = count(ends.steps.len());
         Ok(ends)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.steps.is_empty()
     }
 
     #[rustfmt::skip]
@@ -151,7 +129,7 @@ fn folded(advance: &Advance) -> Result<Vec<(&Ended, bool)>, StoreError> {
     Ok(ends)
 }
 
-/// The parameters of `START`, kept alive.
+/// The parameters of `START`, and of the starts in `ADVANCE`, kept alive.
 #[derive(Default)]
 pub(super) struct Starts<'a> {
     roots: Vec<Uuid>,
@@ -169,22 +147,29 @@ pub(super) struct Starts<'a> {
 impl<'a> Starts<'a> {
     pub(super) const SQL: &'static str = START;
 
-    pub(super) fn of(advances: &[&'a Advance]) -> Self {
-        let mut starts = Self::default();
+    /// What begins, and apart from it what has ended in the same move: one statement touches a row
+    /// once.
+    pub(super) fn of(advances: &[&'a Advance]) -> (Self, Self) {
+        let (mut starts, mut again) = (Self::default(), Self::default());
         let all = advances.iter().flat_map(|advance| advance.started.iter().map(|s| (*advance, s)));
         for (advance, started) in all {
-            starts.roots.push(advance.root_id.as_uuid());
-            starts.steps.push(&started.step_id);
-            starts.jobs.push(advance.no.0);
-            starts.plans.push(i64::from(advance.state.plan_no));
-            starts.gears.push(&started.gear);
-            starts.actions.push(&started.action);
-            starts.fingerprints.push(&started.fingerprint.0);
-            starts.attempts.push(i64::from(started.attempts));
-            starts.at.push(advance.now.0);
+            let ended = advance.ended.iter().any(|ended| ended.step_id == started.step_id);
+            if ended { &mut again } else { &mut starts }.add(advance, started);
         }
-        starts.told = count(starts.steps.len());
-        starts
+        (starts, again)
+    }
+
+    fn add(&mut self, advance: &Advance, started: &'a Started) {
+        self.roots.push(advance.root_id.as_uuid());
+        self.steps.push(&started.step_id);
+        self.jobs.push(advance.no.0);
+        self.plans.push(i64::from(advance.state.plan_no));
+        self.gears.push(&started.gear);
+        self.actions.push(&started.action);
+        self.fingerprints.push(&started.fingerprint.0);
+        self.attempts.push(i64::from(started.attempts));
+        self.at.push(advance.now.0);
+        self.told = count(self.steps.len());
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -196,6 +181,15 @@ impl<'a> Starts<'a> {
         [
             &self.roots, &self.steps, &self.jobs, &self.plans, &self.gears, &self.actions,
             &self.fingerprints, &self.attempts, &self.at, &self.told,
+        ]
+    }
+
+    /// Without the numbers of jobs that have none yet.
+    #[rustfmt::skip]
+    pub(super) fn of_new_jobs(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 8] {
+        [
+            &self.roots, &self.steps, &self.plans, &self.gears, &self.actions,
+            &self.fingerprints, &self.attempts, &self.at,
         ]
     }
 }

@@ -3,6 +3,7 @@
 use semel_core::clock::UnixMs;
 use semel_store::postgres::Transaction;
 use semel_store::{StoreError, statements};
+use uuid::Uuid;
 
 use super::PostgresStore;
 use super::row::Id;
@@ -10,12 +11,6 @@ use crate::life::JobStatus;
 use crate::store::{Advance, JobNo, Ledger, Source, corrupt, lines};
 
 statements! {
-    ADD = "
-        INSERT INTO jobs.ledger (job_no, entry, at, lines)
-        SELECT new.job_no, new.entry, new.at, new.lines::json
-          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[])
-               AS new (job_no, entry, at, lines)";
-
     STANDING = "
         SELECT no, status, entries, created_at, source
           FROM jobs.job
@@ -64,24 +59,24 @@ pub(super) async fn forget_in_tx(tx: &Transaction, nos: &[i64]) -> Result<(), St
     tx.execute(FORGET, &[&nos]).await.map(drop)
 }
 
-/// The parameters of `ADD`, kept alive.
+/// The parameters of the lines in `ADVANCE`, kept alive.
 #[derive(Default)]
 pub(super) struct Added {
     jobs: Vec<i64>,
+    roots: Vec<Uuid>,
     entries: Vec<i64>,
     at: Vec<i64>,
     lines: Vec<String>,
 }
 
 impl Added {
-    pub(super) const SQL: &'static str = ADD;
-
     /// The last line of each gets the number `state.entries`.
     pub(super) fn of(advances: &[&Advance]) -> Self {
         let mut added = Self::default();
         for advance in advances {
             for (entry, text) in lines::rows(&advance.lines, advance.state.entries) {
                 added.jobs.push(advance.no.0);
+                added.roots.push(advance.root_id.as_uuid());
                 added.entries.push(entry);
                 added.at.push(advance.now.0);
                 added.lines.push(text);
@@ -90,11 +85,12 @@ impl Added {
         added
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
-    }
-
     pub(super) fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 4] {
         [&self.jobs, &self.entries, &self.at, &self.lines]
+    }
+
+    /// By the ids of jobs that have no numbers yet and repeat no others.
+    pub(super) fn of_new_jobs(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 4] {
+        [&self.roots, &self.entries, &self.at, &self.lines]
     }
 }

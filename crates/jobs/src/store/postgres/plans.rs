@@ -62,6 +62,7 @@ async fn plan(client: &Client, sql: &str) -> String {
 const FROM_THE_END: &[(&str, &str)] = &[
     ("CLAIMABLE", " job_ready "),
     ("ANYTHING", " job_ready "),
+    ("BEGIN", " job_ready "),
     ("LIVE", " job_live "),
     ("DEPTH", " job_live "),
 ];

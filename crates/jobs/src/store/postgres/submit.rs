@@ -2,23 +2,31 @@
 //!
 //! Differs from sqlite: other engines do the same at the same time. So each name under which a job
 //! may be there already is locked first, and its conversation with them, all in one order; what is
-//! there is read after that. Two round trips whatever the number, one for jobs that have no names.
+//! there is read after that: two round trips whatever the number.
+//!
+//! Jobs that have no names need no locks: one statement takes them in, together with the first move
+//! of each, if all who wait have room beside them. Whose turn it is among engines only a claim can
+//! say; where nobody waits for room it is everybody's.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use semel_core::id::JobId;
 use semel_store::postgres::{Asked, Work};
 use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::advance::let_go;
+use super::advance::{Moves, let_go};
+use super::execution::Starts;
+use super::ledger::Added;
 use super::lock::{self, Lock, Locks};
-use super::row::{Id, hash};
+use super::row::{Id, count, hash};
 use super::{Parameters, PostgresStore};
 use crate::life::JobStatus;
 use crate::limits::SETTLE_ROUNDS_MAX;
-use crate::store::{NewJob, Submitted, corrupt};
+use crate::store::{Advance, JobNo, NewJob, Submitted, corrupt};
 
 statements! {
     /// What is being repeated stays for as long as it takes.
@@ -84,8 +92,69 @@ statements! {
                        budget_ms, number)
          ORDER BY new.number";
 
-    IS_THERE = "
-        SELECT 1
+    /// Taken in and begun; no rows when more others wait than have room beside these.
+    BEGIN = "
+        WITH made AS (
+            INSERT INTO jobs.job (id, root_id, retry_of, parent_id, depth, source, priority,
+                                  conversation, request, carries_plan, key, fingerprint,
+                                  dedup_hash, created_at, plan, plan_no, status, step_index,
+                                  revision_count, replan_count, fence, worker, deaths, ready,
+                                  due_at, held_by, budget_ms, deadline_at, question, expires_at,
+                                  answer, error, failure_class, failed_action, entries,
+                                  started_at, completed_at)
+            SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
+                   new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
+                   new.fingerprint, new.dedup_hash, new.created_at, new.plan::json, new.plan_no,
+                   new.status, new.step_index, new.revision_count, new.replan_count, new.fence,
+                   new.worker, new.deaths, new.ready, new.due_at, new.held_by, new.budget_ms,
+                   new.deadline_at, new.question::json, new.expires_at, new.answer::json,
+                   new.error::json, new.failure_class, new.failed_action, new.entries,
+                   new.started_at, new.completed_at
+              FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
+                          $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
+                          $11::bytea[], $12::bytea[], $13::bigint[], $14::text[],
+                          $15::bigint[], $16::text[], $17::bigint[], $18::bigint[],
+                          $19::bigint[], $20::bigint[], $21::text[], $22::bigint[],
+                          $23::boolean[], $24::bigint[], $25::text[], $26::bigint[],
+                          $27::bigint[], $28::text[], $29::bigint[], $30::text[], $31::text[],
+                          $32::text[], $33::text[], $34::bigint[], $35::bigint[],
+                          $36::bigint[])
+                   WITH ORDINALITY
+                   AS new (id, root_id, retry_of, parent_id, depth, source, priority,
+                           conversation, request, key, fingerprint, dedup_hash, created_at, plan,
+                           plan_no, status, step_index, revision_count, replan_count, fence,
+                           worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
+                           question, expires_at, answer, error, failure_class, failed_action,
+                           entries, started_at, completed_at, number)
+             WHERE (SELECT count(*)
+                      FROM (SELECT 1 FROM jobs.job AS next WHERE next.ready LIMIT $38::bigint + 1)
+                           AS waiting)
+                 + (SELECT count(*)
+                      FROM (SELECT 1 FROM jobs.job AS next WHERE next.due_at <= $37 LIMIT $38::bigint + 1)
+                           AS due) <= $38
+             ORDER BY new.number
+         RETURNING no, id),
+             begun AS (
+            INSERT INTO jobs.execution_log (root_id, step_id, job_no, plan_no, gear, action,
+                                            step_fingerprint, status, attempts, certain,
+                                            started_at)
+            SELECT made.id, new.step_id, made.no, new.plan_no, new.gear, new.action,
+                   new.fingerprint, 'started', new.attempts, TRUE, new.at
+              FROM unnest($39::uuid[], $40::text[], $41::bigint[], $42::text[], $43::text[],
+                          $44::bytea[], $45::bigint[], $46::bigint[])
+                   AS new (id, step_id, plan_no, gear, action, fingerprint, attempts, at)
+              JOIN made ON made.id = new.id),
+             told AS (
+            INSERT INTO jobs.ledger (job_no, entry, at, lines)
+            SELECT made.no, new.entry, new.at, new.lines::json
+              FROM unnest($47::uuid[], $48::bigint[], $49::bigint[], $50::text[])
+                   AS new (id, entry, at, lines)
+              JOIN made ON made.id = new.id)
+        SELECT made.id, made.no
+          FROM made";
+
+    NO_OF = "
+        SELECT no
           FROM jobs.job
          WHERE id = $1";
 }
@@ -93,6 +162,83 @@ statements! {
 impl PostgresStore {
     pub(in crate::store) async fn submit(&self, job: NewJob) -> Result<Submitted, StoreError> {
         self.shared.submits.write(self, job).await
+    }
+
+    pub(in crate::store) async fn submit_begun(
+        &self,
+        job: NewJob,
+        first: Advance,
+        room: usize,
+    ) -> Result<(Submitted, Option<JobNo>), StoreError> {
+        if job.has_a_name() {
+            return self.submit(job).await.map(|said| (said, None));
+        }
+        let beginning = Arc::new(Beginning { job, first, room: count(room) });
+        match self.shared.begins.write(self, Arc::clone(&beginning)).await? {
+            Began::At(no) => Ok((Submitted::Made, Some(no))),
+            Began::Waits(said) => Ok((said, None)),
+            Began::BehindOthers => {
+                self.submit(beginning.job.clone()).await.map(|said| (said, None))
+            }
+        }
+    }
+
+    /// Takes these in and begins them; nothing is written when too many others wait.
+    async fn begin_once(&self, batch: &[Arc<Beginning>]) -> Result<Vec<Began>, StoreError> {
+        let mut new = NewRows::default();
+        batch.iter().for_each(|beginning| new.add(&beginning.job, false));
+        let firsts: Vec<&Advance> = batch.iter().map(|beginning| &beginning.first).collect();
+        let (moves, lines) = (Moves::of(&firsts), Added::of(&firsts));
+        let (starts, _) = Starts::of(&firsts);
+        let now = batch.iter().map(|beginning| beginning.job.now.0).max().unwrap_or(0);
+        let room = batch.iter().map(|beginning| beginning.room).min().unwrap_or(0);
+        let by: [&[&(dyn ToSql + Sync)]; 5] = [
+            &new.names(),
+            &moves.state(),
+            &[&now, &room],
+            &starts.of_new_jobs(),
+            &lines.of_new_jobs(),
+        ];
+        let rows = self.postgres().write(BEGIN, &by.concat()).await?;
+        if rows.is_empty() {
+            return Ok(batch.iter().map(|_| Began::BehindOthers).collect());
+        }
+        let mut numbers = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            numbers.insert(row.try_get::<_, Uuid>(0)?, JobNo(row.try_get(1)?));
+        }
+        let number = |beginning: &Arc<Beginning>| {
+            let id = beginning.job.id;
+            let no = numbers.get(&id.as_uuid()).copied().map(Began::At);
+            no.ok_or_else(|| corrupt("job", id, "no number was given to it"))
+        };
+        batch.iter().map(number).collect()
+    }
+
+    /// One that may have been written. Nobody else knows its id yet: if it is there it was begun,
+    /// unless it was meanwhile taken in as one that waits.
+    async fn begin_again(&self, job: &NewJob) -> Result<Began, StoreError> {
+        let mut begun = true;
+        let mut cause = StoreError::Stopped;
+        for _ in 0..SETTLE_ROUNDS_MAX {
+            // Waits for whoever holds its id, and so for the transaction that got no answer.
+            match self.submit_alone(job).await {
+                Ok(said) => return Ok(Began::Waits(said)),
+                Err(error) => {
+                    begun &= !matches!(error, StoreError::Uncertain { .. });
+                    cause = error;
+                }
+            }
+            if let Ok(Some(no)) = self.no_of(job.id).await {
+                return Ok(if begun { Began::At(no) } else { Began::Waits(Submitted::Made) });
+            }
+        }
+        Err(StoreError::Uncertain { cause: cause.chain().into() })
+    }
+
+    async fn no_of(&self, id: JobId) -> Result<Option<JobNo>, StoreError> {
+        let rows = self.postgres().read(NO_OF, &[&id.as_uuid()]).await?;
+        Ok(rows.first().map(|row| row.try_get(0)).transpose()?.map(JobNo))
     }
 
     /// Takes these in, which have no name in common, in one transaction.
@@ -134,10 +280,10 @@ impl PostgresStore {
         for _ in 0..SETTLE_ROUNDS_MAX {
             // Waits for whoever holds its names, and so for the transaction that got no answer.
             said = self.submit_alone(job).await;
-            match self.postgres().read(IS_THERE, &[&job.id.as_uuid()]).await {
-                Ok(rows) if !rows.is_empty() => return Ok(Submitted::Made),
-                Ok(_) if !matches!(said, Err(StoreError::Uncertain { .. })) => return said,
-                Ok(_) | Err(_) => {}
+            match self.no_of(job.id).await {
+                Ok(Some(_)) => return Ok(Submitted::Made),
+                Ok(None) if !matches!(said, Err(StoreError::Uncertain { .. })) => return said,
+                Ok(None) | Err(_) => {}
             }
         }
         let cause = said.err().map_or_else(|| "it cannot be looked up".into(), |e| e.chain());
@@ -176,6 +322,59 @@ impl Work<NewJob, Submitted> for PostgresStore {
             }
         }
         if said.iter().any(|answer| matches!(answer, Ok(Submitted::Made))) {
+            self.shared.bell.ring();
+        }
+        said
+    }
+}
+
+/// A job that is taken in together with its first move.
+pub(super) struct Beginning {
+    job: NewJob,
+    first: Advance,
+    /// For how many others there is room beside it.
+    room: i64,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Began {
+    /// It has this number and is under way.
+    At(JobNo),
+    /// It was taken in, and not begun.
+    Waits(Submitted),
+    /// Others wait; nothing was written.
+    BehindOthers,
+}
+
+impl Work<Arc<Beginning>, Began> for PostgresStore {
+    /// They have no names in common, because they have none.
+    fn fits(_: &[Arc<Beginning>], _: &Arc<Beginning>) -> bool {
+        true
+    }
+
+    async fn run(&self, batch: Vec<Arc<Beginning>>) -> Vec<Result<Began, StoreError>> {
+        let lost = match self.postgres().retry(|| self.begin_once(&batch)).await {
+            Ok(began) => return began.into_iter().map(Ok).collect(),
+            Err(StoreError::Uncertain { .. }) => true,
+            Err(error) if batch.len() == 1 => return vec![Err(error)],
+            Err(_) => false,
+        };
+        let mut said = Vec::with_capacity(batch.len());
+        for one in &batch {
+            // What one of them is refused for is no fault of the others.
+            let alone = match lost {
+                true => Err(StoreError::Stopped),
+                false => self.begin_once(std::slice::from_ref(one)).await,
+            };
+            let unknown = lost || matches!(alone, Err(StoreError::Uncertain { .. }));
+            said.push(match alone {
+                _ if unknown => self.begin_again(&one.job).await,
+                Ok(began) => began.first().copied().ok_or(StoreError::Stopped),
+                Err(error) => Err(error),
+            });
+        }
+        if said.iter().any(|began| matches!(began, Ok(Began::Waits(Submitted::Made)))) {
             self.shared.bell.ring();
         }
         said
@@ -288,13 +487,13 @@ impl<'a> FactsAsked<'a> {
         }
     }
 
-    fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 7] {
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 7] {
         let [last, own, next] = &self.words;
         [&self.keys, last, own, next, &self.retry_of, &self.roots, &self.conversations]
     }
 }
 
-/// The parameters of `INSERT`, kept alive.
+/// The parameters of `INSERT`, and the first ones of `BEGIN`, kept alive.
 #[derive(Default)]
 struct NewRows<'a> {
     ids: Vec<Uuid>,
@@ -335,13 +534,18 @@ impl<'a> NewRows<'a> {
         self.budgets.push(job.budget_ms);
     }
 
+    /// What never changes, and the plan.
     #[rustfmt::skip]
-    fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 16] {
+    fn names(&self) -> [&(dyn ToSql + Sync); 14] {
         [
             &self.ids, &self.roots, &self.retry_of, &self.parents, &self.depths, &self.sources,
             &self.priorities, &self.conversations, &self.requests, &self.keys,
-            &self.fingerprints, &self.words, &self.created_at, &self.plans, &self.ready,
-            &self.budgets,
+            &self.fingerprints, &self.words, &self.created_at, &self.plans,
         ]
+    }
+
+    fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let others: [&(dyn ToSql + Sync); 2] = [&self.ready, &self.budgets];
+        [self.names().as_slice(), &others].concat()
     }
 }

@@ -19,6 +19,7 @@
 //! A batch whose COMMIT got no answer leaves each of those who wrote in doubt, each by its own key.
 //! What was refused in it rests on what was there before, and is said.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use semel_core::clock::UnixMs;
@@ -30,7 +31,7 @@ use tokio_postgres::types::ToSql;
 
 use super::attempt::resolve_in_tx;
 use super::{Parameters, PostgresStore, Said, Together, together};
-use crate::decide::{Arrival, Outcome};
+use crate::decide::{Arrival, Key, Outcome};
 use crate::grant::Nonce;
 use crate::key::LogicalRequestKey;
 use crate::limits::CLAIM_ROUNDS_MAX;
@@ -42,8 +43,10 @@ const NONCE_LOCKS: i32 = 7306;
 
 statements! {
     LOCK = "
-        -- Sorted inside, where OFFSET keeps it: locks are taken in the order of these rows.
-        SELECT pg_advisory_xact_lock(sorted.class, sorted.number)
+        -- Sorted inside, where OFFSET keeps it: locks are taken in the order of these rows. Whoever
+        -- writes in the same round trip looks for the setting, which ends with the locks.
+        SELECT pg_advisory_xact_lock(sorted.class, sorted.number),
+               (SELECT set_config('semel.locked', 'on', true))
           FROM (SELECT DISTINCT asked.class, asked.number
                   FROM unnest($1::integer[], $2::integer[]) AS asked (class, number)
                  ORDER BY asked.class, asked.number
@@ -135,6 +138,71 @@ statements! {
           FROM new
          WHERE new.entry <> 0";
 
+    /// The same for those that nothing is in the way of, under locks that were taken in the same
+    /// round trip; gives their keys. What was free when they came is still free, or its unique key
+    /// refuses all of them.
+    CONSUME_FREE = "
+        WITH new AS (
+            SELECT asked.key, asked.replay_key, asked.version, asked.domain, asked.operation,
+                   asked.target, asked.artifact_hash, asked.owner, asked.run, asked.nonce,
+                   asked.at, asked.issuer, asked.attempt_id, asked.result, asked.entry
+              FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::text[], $5::text[],
+                          $6::text[], $7::bytea[], $8::text[], $9::text[], $10::bytea[],
+                          $11::bigint[], $12::bytea[], $13::text[], $14::bytea[], $15::bigint[])
+                   AS asked (key, replay_key, version, domain, operation, target, artifact_hash,
+                             owner, run, nonce, at, issuer, attempt_id, result, entry)
+             WHERE current_setting('semel.locked', true) = 'on'
+               AND (SELECT 1
+                      FROM registrar.grant_revoked
+                     WHERE grant_revoked.authorization_nonce = asked.nonce
+                     LIMIT 1) IS NULL
+               AND (SELECT 1
+                      FROM registrar.authority
+                     WHERE authority.domain = asked.domain
+                       AND authority.pubkey = asked.issuer
+                     LIMIT 1) IS NOT NULL
+               AND (SELECT gate.action
+                      FROM registrar.gate
+                     WHERE gate.domain = asked.domain
+                     ORDER BY gate.entry DESC
+                     LIMIT 1) = 'open'
+               -- Of the attempts up to this one, it alone is open.
+               AND ARRAY (SELECT started.entry
+                            FROM registrar.attempt AS started
+                           WHERE started.logical_request_key = asked.key
+                             AND started.event = 'started'
+                             AND started.entry <= asked.entry
+                             AND (SELECT 1
+                                    FROM registrar.attempt AS closing
+                                   WHERE closing.closes = started.entry
+                                   LIMIT 1) IS NULL
+                           LIMIT 2) = ARRAY[asked.entry]),
+             key_used AS (
+            INSERT INTO registrar.effect_key (logical_request_key, replay_key, protocol_version,
+                                              domain, operation, canonical_target, artifact_hash,
+                                              owner_binding, run_id, authorization_nonce,
+                                              consumed_at)
+            SELECT new.key, new.replay_key, new.version, new.domain, new.operation, new.target,
+                   new.artifact_hash, new.owner, new.run, new.nonce, new.at
+              FROM new),
+             nonce_used AS (
+            INSERT INTO registrar.nonce_use (authorization_nonce, logical_request_key, issuer,
+                                             used_at)
+            SELECT new.nonce, new.key, new.issuer, new.at
+              FROM new),
+             registered AS (
+            INSERT INTO registrar.registration (logical_request_key, attempt_id, result,
+                                                registered_at)
+            SELECT new.key, new.attempt_id, new.result, new.at
+              FROM new),
+             closed AS (
+            INSERT INTO registrar.attempt (event, logical_request_key, attempt_id, closes, outcome,
+                                           at)
+            SELECT 'closed', new.key, new.attempt_id, new.entry, $16, new.at
+              FROM new)
+        SELECT new.key
+          FROM new";
+
     EFFECT = "
         SELECT registration.result, verification.verdict, verification.note
           FROM registrar.registration
@@ -200,6 +268,24 @@ impl PostgresStore {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Consumes for those that nothing is in the way of any more; gives their keys. Nothing is
+    /// written for the others.
+    pub(super) async fn consume_free(
+        &self,
+        batch: &[Consuming],
+    ) -> Result<HashSet<Vec<u8>>, StoreError> {
+        let (mut locks, mut consumed) = (Locks::default(), Consumed::default());
+        for Consuming { attempt, entry } in batch {
+            locks.add(attempt);
+            consumed.add(attempt, *entry);
+        }
+        let (lock_by, consume_by) = (locks.parameters(), consumed.parameters());
+        let both = [(LOCK, lock_by.as_slice()), (CONSUME_FREE, consume_by.as_slice())];
+        let mut rows = self.postgres.transact(&both).await?;
+        let rows = rows.pop().unwrap_or_default();
+        Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
     }
 
     pub(in crate::store) async fn resolve(
@@ -301,7 +387,7 @@ fn decided<'a>(
     Ok(each.collect())
 }
 
-fn overlooked() -> StoreError {
+pub(super) fn overlooked() -> StoreError {
     corrupt("effect_key", String::new(), "a look has not found a row for each".to_owned())
 }
 
@@ -446,9 +532,15 @@ impl<'a> Consumed<'a> {
     }
 }
 
+/// What is said of an attempt for which rows were written.
+pub(super) fn written(attempt: &Attempt) -> Done {
+    let result = Some(attempt.result.clone());
+    Done { outcome: Outcome::Registered, key: Key::Free, result, trusted: true }
+}
+
 const REGISTERED: &str = Outcome::Registered.as_str();
 
-fn found(row: &Row) -> Result<Found, StoreError> {
+pub(super) fn found(row: &Row) -> Result<Found, StoreError> {
     Ok(Found {
         replay_key: row.try_get(0)?,
         used_for: row.try_get(1)?,
