@@ -41,6 +41,8 @@ pub enum Change {
     Update,
     /// Removing a row.
     Delete,
+    /// Putting another row in its place.
+    Replace,
 }
 
 /// Why a store is not fit.
@@ -174,7 +176,7 @@ pub fn prove(catalogue: &Catalogue) -> Result<(), Unfit> {
         }
     }
     for table in APPEND_ONLY {
-        for change in [Change::Update, Change::Delete] {
+        for change in [Change::Update, Change::Delete, Change::Replace] {
             if !catalogue.refusals.contains(&((*table).to_owned(), change)) {
                 let what = format!("no trigger refuses {change:?} on {table}");
                 return Err(closed(what));

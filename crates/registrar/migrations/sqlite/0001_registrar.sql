@@ -155,6 +155,41 @@ CREATE TRIGGER sweep_no_update BEFORE UPDATE ON sweep
 CREATE TRIGGER sweep_no_delete BEFORE DELETE ON sweep
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 
+-- REPLACE deletes what is in its way without asking the triggers above, unless a connection wants it
+-- to: whatever has a key that is there is refused before that.
+CREATE TRIGGER effect_key_no_replace BEFORE INSERT ON effect_key
+  WHEN EXISTS (SELECT 1 FROM effect_key AS old WHERE old.logical_request_key = NEW.logical_request_key)
+    OR EXISTS (SELECT 1 FROM effect_key AS old WHERE old.replay_key = NEW.replay_key)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER nonce_use_no_replace BEFORE INSERT ON nonce_use
+  WHEN EXISTS (SELECT 1 FROM nonce_use AS old WHERE old.authorization_nonce = NEW.authorization_nonce)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER registration_no_replace BEFORE INSERT ON registration
+  WHEN EXISTS (SELECT 1 FROM registration AS old WHERE old.logical_request_key = NEW.logical_request_key)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER grant_issued_no_replace BEFORE INSERT ON grant_issued
+  WHEN EXISTS (SELECT 1 FROM grant_issued AS old WHERE old.authorization_nonce = NEW.authorization_nonce)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER grant_revoked_no_replace BEFORE INSERT ON grant_revoked
+  WHEN EXISTS (SELECT 1 FROM grant_revoked AS old WHERE old.authorization_nonce = NEW.authorization_nonce)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER gate_no_replace BEFORE INSERT ON gate
+  WHEN EXISTS (SELECT 1 FROM gate AS old WHERE old.entry = NEW.entry)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER attempt_no_replace BEFORE INSERT ON attempt
+  WHEN EXISTS (SELECT 1 FROM attempt AS old WHERE old.entry = NEW.entry)
+    OR EXISTS (SELECT 1 FROM attempt AS old WHERE old.closes = NEW.closes)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER failure_audit_no_replace BEFORE INSERT ON failure_audit
+  WHEN EXISTS (SELECT 1 FROM failure_audit AS old WHERE old.entry = NEW.entry)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER verification_no_replace BEFORE INSERT ON verification
+  WHEN EXISTS (SELECT 1 FROM verification AS old WHERE old.logical_request_key = NEW.logical_request_key)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER sweep_no_replace BEFORE INSERT ON sweep
+  WHEN EXISTS (SELECT 1 FROM sweep AS old WHERE old.entry = NEW.entry)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+
 -- The ledgers: what is too young, and what still says something, stays. An attempt that is open stays,
 -- and its end stays for as long as its beginning does.
 CREATE TRIGGER attempt_no_delete BEFORE DELETE ON attempt

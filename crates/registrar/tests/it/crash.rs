@@ -20,7 +20,7 @@ use crate::support::{NOW, envelope, sqlite_options, sqlite_store, start, with};
 const GRANT: &str = "grant.json";
 
 /// Only the writer's statements are counted; the readers of a proof would be hundreds more.
-fn writer_only(connection: &mut Connection) -> rusqlite::Result<()> {
+pub(crate) fn writer_only(connection: &mut Connection) -> rusqlite::Result<()> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     match OPENED.fetch_add(1, Ordering::SeqCst) {
         0 => crash::instrument(connection),

@@ -10,6 +10,7 @@
 mod cases;
 mod crash;
 mod crash_postgres;
+mod crash_sweep;
 mod crosswise;
 mod embedded;
 mod fitness;

@@ -132,6 +132,8 @@ impl PostgresStore {
         for (table, refusing) in triggers {
             if refusing.of_rows & UPDATE == UPDATE {
                 catalogue.refusals.insert((table.clone(), Change::Update));
+                // Differs from sqlite: a row takes another one's place only by changing it.
+                catalogue.refusals.insert((table.clone(), Change::Replace));
             }
             // Truncating is deleting.
             if refusing.of_rows & DELETE == DELETE && refusing.of_statements & TRUNCATE == TRUNCATE

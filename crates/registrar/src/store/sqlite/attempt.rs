@@ -19,8 +19,10 @@ statements! {
 
     CLOSE = "
         INSERT INTO attempt (event, logical_request_key, attempt_id, closes, outcome, at)
-        VALUES ('closed', :key, :attempt_id, :entry, :outcome, :now)
-            ON CONFLICT (closes) DO NOTHING";
+        SELECT 'closed', :key, :attempt_id, :entry, :outcome, :now
+         WHERE NOT EXISTS (SELECT 1
+                             FROM attempt
+                            WHERE closes = :entry)";
 
     ANSWER = "
         INSERT INTO attempt (event, logical_request_key, attempt_id, outcome, at)

@@ -8,6 +8,10 @@ use semel_store::{StoreError, statements};
 use super::{MIGRATIONS, SqliteStore};
 use crate::fitness::{APPEND_ONLY, Catalogue, Change, Nullable, TABLES};
 
+/// What triggers refuse, and how their names end.
+const REFUSALS: &[(Change, &str)] =
+    &[(Change::Update, "update"), (Change::Delete, "delete"), (Change::Replace, "replace")];
+
 statements! {
     COLUMNS = "
         SELECT name, \"notnull\", pk
@@ -72,11 +76,11 @@ fn read(tx: &Connection, model: &Connection) -> Result<Catalogue, StoreError> {
         catalogue.uniques.insert((*table).to_owned(), uniques);
     }
     for table in APPEND_ONLY {
-        for (change, word) in [(Change::Update, "update"), (Change::Delete, "delete")] {
+        for (change, word) in REFUSALS {
             let name = format!("{table}_no_{word}");
             let found = made_by(tx, "trigger", &name)?;
             if found.is_some() && found == made_by(model, "trigger", &name)? {
-                catalogue.refusals.insert(((*table).to_owned(), change));
+                catalogue.refusals.insert(((*table).to_owned(), *change));
             }
         }
     }
@@ -173,20 +177,67 @@ mod tests {
     fn a_schema_without_one_of_its_triggers_is_not() {
         let mut dropped = 0;
         for table in APPEND_ONLY {
-            for word in ["update", "delete"] {
+            for (_, word) in REFUSALS {
                 let drop = format!("{SQL}; DROP TRIGGER {table}_no_{word};");
                 let unfit = proved(&drop).expect_err(&drop);
                 assert_eq!(unfit.code, Code::ReplayDomainFailClosed);
                 assert!(unfit.what.contains(table), "{unfit}");
                 let hollow = format!(
-                    "{drop} CREATE TRIGGER {table}_no_{word} BEFORE {word} ON {table}
-                      BEGIN SELECT 1; END;"
+                    "{drop} CREATE TRIGGER {table}_no_{word} BEFORE {} ON {table}
+                      BEGIN SELECT 1; END;",
+                    word.replace("replace", "insert"),
                 );
                 assert!(proved(&hollow).is_err());
                 dropped += 1;
             }
         }
-        assert_eq!(dropped, 20);
+        assert_eq!(dropped, 30);
+    }
+
+    /// One row in each table.
+    const ROWS: &str = "
+        INSERT INTO effect_key VALUES (zeroblob(32), zeroblob(32), 1, 'd', 'o', 't', zeroblob(32),
+                                       'w', 'r', zeroblob(16), 1);
+        INSERT INTO nonce_use VALUES (zeroblob(16), zeroblob(32), zeroblob(32), 1);
+        INSERT INTO registration VALUES (zeroblob(32), 'a', x'01', 1);
+        INSERT INTO grant_issued VALUES (zeroblob(16), 'd', zeroblob(32), 1, 2, zeroblob(32), 1);
+        INSERT INTO grant_revoked VALUES (zeroblob(16), 1);
+        INSERT INTO gate (domain, action, at) VALUES ('d', 'hold', 1);
+        INSERT INTO attempt (event, logical_request_key, attempt_id, closes, outcome, at)
+             VALUES ('closed', zeroblob(32), 'a', 7, 'REGISTERED', 1);
+        INSERT INTO failure_audit (domain, logical_request_key, authorization_nonce, attempt_id,
+                                   outcome, at)
+             VALUES ('d', zeroblob(32), zeroblob(16), 'a', 'UNDONE', 1);
+        INSERT INTO verification VALUES (zeroblob(32), 'failed', '', 1);
+        INSERT INTO sweep (before, at) VALUES (0, 86400000)";
+
+    #[test]
+    fn no_row_is_replaced() {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection.execute_batch(SQL).expect("the schema");
+        connection.execute_batch(ROWS).expect("rows");
+        let refused = |sql: &str| {
+            let error = connection.execute_batch(sql).expect_err(sql).to_string();
+            assert!(error.contains("never changed"), "{sql}: {error}");
+        };
+        for table in APPEND_ONLY {
+            refused(&format!("REPLACE INTO {table} SELECT * FROM {table}"));
+            refused(&format!("INSERT OR REPLACE INTO {table} SELECT * FROM {table}"));
+        }
+        // By the other key of those that have two.
+        refused(
+            "REPLACE INTO effect_key VALUES (randomblob(32), zeroblob(32), 1, 'd', 'o', 't',
+                                             zeroblob(32), 'w', 'r', zeroblob(16), 1)",
+        );
+        refused(
+            "REPLACE INTO attempt (event, logical_request_key, attempt_id, closes, outcome, at)
+                  VALUES ('closed', zeroblob(32), 'a', 7, 'UNDONE', 1)",
+        );
+        for table in APPEND_ONLY {
+            let count = format!("SELECT count(*) FROM {table}");
+            let rows: i64 = connection.query_row(&count, [], |row| row.get(0)).expect("a count");
+            assert_eq!(rows, 1, "{table}");
+        }
     }
 
     #[test]
@@ -206,7 +257,7 @@ mod tests {
                 weakened += 1;
             }
         }
-        assert_eq!(weakened, 3 + 2 + 3 + 1 + 1 + 1);
+        assert_eq!(weakened, 3 + 10 + 2 + 3 + 1 + 1 + 1);
     }
 
     #[test]
