@@ -14,8 +14,8 @@ use semel_core::id::{MemberId, MeshId};
 use semel_daemon::home::{Home, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Membership, Sources};
 use semel_jobs::http::part;
+use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
 use semel_registrar::local;
-use semel_registrar::registrar::sweeper::RetentionDays;
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -58,6 +58,10 @@ pub(crate) struct Arguments {
     /// `redis://…` instead of this process's memory
     #[arg(long, default_value = "memory")]
     limiter: String,
+    /// How many days the registrar keeps attempts, refusals and grants that are over; what was used
+    /// is kept for ever
+    #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
+    registrar_retention_days: u32,
     /// Without a job engine
     #[arg(long)]
     no_jobs: bool,
@@ -71,6 +75,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
     let root = arguments.home.find()?;
+    let retention = registrar::retention(arguments.registrar_retention_days)?;
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
     let slug = MeshSlug::parse(MESH).map_err(|error| refused(chain(&error)))?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
@@ -90,7 +95,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let admin_token = Some(token::load(&folder.join("admin_token"))?);
     let authority = Some(folder.join("authority"));
     let registrar = registrar::start(authority, &store, &clock).await?;
-    registrar::sweep_nightly(&registrar, RetentionDays::default());
+    registrar::sweep_nightly(&registrar, retention);
     let routes = registrar::router(Arc::clone(&registrar), admin_token.clone());
     let broker = assemble(store, limiter, Arc::clone(&clock), admin_token).await?;
     let url = format!("ws://{address}/v1/mesh");
@@ -107,7 +112,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         false => {
             let socket = home.socket_path().map_err(|error| refused(chain(&error)))?;
             let store = arguments.store.as_deref();
-            let start = jobs::Start { root: &root, store, daemon: Some(socket) };
+            let daemon = Some(socket);
+            let start = jobs::Start { root: &root, store, daemon, retention };
             Some(RunningJobs::open(start).await?)
         }
     };

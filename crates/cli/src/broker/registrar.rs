@@ -33,16 +33,20 @@ pub(super) async fn routes(
         PathBuf::from(path)
     });
     let authority = arguments.authority_file.clone().or(beside);
-    let days = arguments.registrar_retention_days;
-    let retention = RetentionDays::new(days).ok_or_else(|| {
+    let retention = retention(arguments.registrar_retention_days)?;
+    let registrar = start(authority, broker_store, clock).await?;
+    sweep_nightly(&registrar, retention);
+    Ok(router(registrar, admin_token))
+}
+
+/// What `--registrar-retention-days` says, within its limits.
+pub(crate) fn retention(days: u32) -> Result<RetentionDays, Failure> {
+    RetentionDays::new(days).ok_or_else(|| {
         let text = format!(
             "error: --registrar-retention-days is {RETENTION_DAYS_MIN} to {RETENTION_DAYS_MAX}"
         );
         Failure::new(Exit::Usage, text)
-    })?;
-    let registrar = start(authority, broker_store, clock).await?;
-    sweep_nightly(&registrar, retention);
-    Ok(router(registrar, admin_token))
+    })
 }
 
 /// Old lines of its ledgers are forgotten at night, until the process ends.

@@ -19,6 +19,7 @@ use semel_jobs::limits;
 use semel_jobs::store::postgres::{Signal, Signals};
 use semel_jobs::store::{PostgresStore, SqliteStore, Store, postgres, sqlite};
 use semel_registrar::registrar::Registrar;
+use semel_registrar::registrar::sweeper::RetentionDays;
 use semel_registrar::store as registrar;
 use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
@@ -39,6 +40,8 @@ pub(crate) struct Start<'a> {
     pub(crate) store: Option<&'a str>,
     /// The daemon of the mesh that its jobs speak to.
     pub(crate) daemon: Option<PathBuf>,
+    /// How long its registrar keeps what is over.
+    pub(crate) retention: RetentionDays,
 }
 
 /// An engine that is ready to work.
@@ -91,6 +94,7 @@ impl RunningJobs {
         let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(random)));
         let id: JobId = mint.uuid();
         let mut options = EngineOptions::new(format!("engine-{id}"), folder.join("work"));
+        options.registrar_retention = start.retention;
         config.tune(&mut options).map_err(|error| refused(chain(&error)))?;
         let parts = Parts {
             store,

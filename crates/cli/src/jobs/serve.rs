@@ -9,12 +9,13 @@ use semel_api::door::{Listener, bind_socket, serve};
 use semel_api::{Api, ApiOptions};
 use semel_core::clock::{Clock, SystemClock};
 use semel_jobs::http;
+use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::{RunningJobs, Start, about};
-use crate::broker::token;
+use crate::broker::{registrar, token};
 use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, Form};
 use crate::print;
@@ -34,6 +35,10 @@ pub(super) struct Arguments {
     /// Where programs call besides the socket
     #[arg(long, value_name = "ADDRESS")]
     api_listen: Option<SocketAddr>,
+    /// How many days the registrar of approvals keeps grants that are over; what was used is kept
+    /// for ever
+    #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
+    registrar_retention_days: u32,
     #[command(flatten)]
     home: HomeArgument,
     /// Say that it is ready as one line of JSON
@@ -46,8 +51,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
     let root = arguments.home.find()?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
+    let retention = registrar::retention(arguments.registrar_retention_days)?;
     let (store, daemon) = (arguments.store.as_deref(), arguments.daemon.clone());
-    let mut jobs = RunningJobs::open(Start { root: &root, store, daemon }).await?;
+    let mut jobs = RunningJobs::open(Start { root: &root, store, daemon, retention }).await?;
     let folder = root.join("jobs");
     let tokens = Arc::new(FileToken(token::load(&folder.join("local_token"))?));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());

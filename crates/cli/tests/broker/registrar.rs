@@ -222,6 +222,10 @@ fn an_unfit_file_is_refused() {
     }
     let never = [&serve[..], &["--registrar-retention-days", "0"]].concat();
     assert_eq!(semel(&never).status.code(), Some(2), "a ledger keeps a day at the least");
+    for command in [&["up"][..], &["job", "serve"]] {
+        let never = [command, &["--registrar-retention-days", "0"]].concat();
+        assert_eq!(semel(&never).status.code(), Some(2), "{command:?}");
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! What must be looked at now and then: questions that nobody answered, jobs that are too old,
-//! breakers that other engines have moved.
+//! breakers that other engines have moved, and every night what the registrar may forget.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::clock::UnixMs;
+use semel_registrar::limits::{SWEEP_DELAY, SWEEP_INTERVAL};
 use semel_store::StoreError;
 
 use super::{Engine, Inner};
@@ -12,12 +14,30 @@ use crate::limits::{SWEEP_LONG_MAX, SWEEP_MAX, SWEEP_ROUNDS_MAX, UPKEEP};
 /// Until the engine stops.
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut ticks = tokio::time::interval(UPKEEP.min(inner.options.lease));
+    let mut night = inner.parts.clock.monotonic() + SWEEP_DELAY;
     loop {
         ticks.tick().await;
         if let Err(error) = once(&inner).await {
             tracing::warn!(error = error.chain(), "upkeep was not done");
         }
+        match registrar_sweep(&inner, night).await {
+            Ok(next) => night = next,
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "the registrar could not sweep");
+            }
+        }
     }
+}
+
+/// Sweeps when the night has come; gives when it comes next. What was left is for the next tick.
+async fn registrar_sweep(inner: &Inner, night: Duration) -> Result<Duration, StoreError> {
+    let now = inner.parts.clock.monotonic();
+    if now < night {
+        return Ok(night);
+    }
+    let swept = inner.parts.registrar.sweep(inner.options.registrar_retention).await?;
+    tracing::info!(grants = swept.grants, more = swept.more, "the registrar has swept");
+    Ok(if swept.more { now } else { now + SWEEP_INTERVAL })
 }
 
 async fn once(inner: &Arc<Inner>) -> Result<(), StoreError> {

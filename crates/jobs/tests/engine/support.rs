@@ -121,7 +121,7 @@ impl Gear for TestGear {
 pub(crate) struct Bench {
     pub(crate) engine: Engine,
     pub(crate) script: Arc<Script>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 /// What an engine is made of when a test says nothing else.
@@ -200,7 +200,7 @@ impl Setup {
         options.lease = Duration::from_secs(1);
         let engine = Engine::open(parts, options).await.expect("an engine");
         engine.work();
-        Bench { engine, script, _folder: folder }
+        Bench { engine, script, folder }
     }
 }
 
@@ -217,6 +217,13 @@ impl Bench {
     /// Wants something done, in words.
     pub(crate) async fn wish(&self, request: &str) -> JobId {
         self.take(Asked { request: Some(request.to_owned()), ..Asked::default() }).await
+    }
+
+    /// The only number that a query of its file gives.
+    pub(crate) fn count(&self, sql: &str) -> i64 {
+        let file = rusqlite::Connection::open(self.folder.path().join("jobs.db"));
+        let file = file.expect("a database");
+        file.query_row(sql, [], |row| row.get(0)).expect("a number")
     }
 
     /// Waits until a job is as it should be.

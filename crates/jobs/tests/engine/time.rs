@@ -11,7 +11,7 @@ use semel_jobs::view;
 use semel_testkit::clock::SimClock;
 use serde_json::json;
 
-use crate::support::{Bench, Setup, step};
+use crate::support::{Bench, PATIENCE, Setup, step};
 
 async fn on(clock: &SimClock) -> Bench {
     Setup { clock: Arc::new(clock.clone()), ..Setup::default() }.open().await
@@ -73,4 +73,31 @@ async fn a_person_may_take_long_and_not_for_ever() {
     assert_eq!(bench.ended(second).await.job.state.status, JobStatus::Cancelled);
     assert_eq!(bench.ended(third).await.job.state.status, JobStatus::Completed);
     assert_eq!(bench.script.ran(), ["s", "s"]);
+}
+
+/// Approvals use grants, of which each leaves a line: they are forgotten in the end, their use is
+/// not.
+#[tokio::test]
+async fn the_registrar_beside_the_jobs_forgets_grants_that_are_over() {
+    let clock = SimClock::at_ms(1_700_000_000_000);
+    let bench = on(&clock).await;
+    let id = bench.take(talk("drop")).await;
+    let kept = bench.until(id, JobStatus::AwaitingApproval).await;
+    let hash = Hex::parse(view::whole(&kept)["plan_hash"].as_str().expect("a hash")).expect("hex");
+    bench.engine.approve(id, hash, Answer::Approve, "me").await.expect("approved");
+    bench.until(id, JobStatus::Completed).await;
+    let used = || {
+        let tables = ["effect_key", "nonce_use", "registration"];
+        tables.map(|table| bench.count(&format!("SELECT count(*) FROM {table}")))
+    };
+    assert_eq!((bench.count("SELECT count(*) FROM grant_issued"), used()), (1, [1; 3]));
+    clock.advance(Duration::from_secs(366 * 24 * 60 * 60));
+    let mut ticks = tokio::time::interval(Duration::from_millis(50));
+    let swept = async {
+        while bench.count("SELECT count(*) FROM grant_issued") > 0 {
+            ticks.tick().await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, swept).await.is_ok(), "it was never swept");
+    assert_eq!(used(), [1; 3]);
 }

@@ -1,5 +1,5 @@
-//! SIGKILL in the middle of a sweep, on both stores: of each batch everything is gone or nothing, and
-//! whatever decides is there.
+//! SIGKILL in the middle of a sweep, on both stores: of each batch everything is gone or nothing,
+//! and whatever decides is there.
 
 use std::sync::Arc;
 use std::time::Duration;

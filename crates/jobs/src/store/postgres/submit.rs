@@ -130,8 +130,10 @@ statements! {
                       FROM (SELECT 1 FROM jobs.job AS next WHERE next.ready LIMIT $38::bigint + 1)
                            AS waiting)
                  + (SELECT count(*)
-                      FROM (SELECT 1 FROM jobs.job AS next WHERE next.due_at <= $37 LIMIT $38::bigint + 1)
-                           AS due) <= $38
+                      FROM (SELECT 1
+                              FROM jobs.job AS next
+                             WHERE next.due_at <= $37
+                             LIMIT $38::bigint + 1) AS due) <= $38
              ORDER BY new.number
          RETURNING no, id),
              begun AS (

@@ -21,8 +21,8 @@ use crate::store::{Attempt, Done, Entry, Tried};
 statements! {
     ARRIVE = "
         -- The facts as in FACTS, of who only looks, and a line for each attempt that nothing is in
-        -- the way of. That line is seen by everybody at once and need not wait for the disk: nothing
-        -- is said because of it, and what follows it is not on the disk before it.
+        -- the way of. That line is seen by everybody at once and need not wait for the disk:
+        -- nothing is said because of it, and what follows it is not on the disk before it.
         WITH unhurried AS MATERIALIZED (
             SELECT set_config('synchronous_commit', 'off', true) AS setting),
              found AS MATERIALIZED (
