@@ -198,8 +198,26 @@ pub const REPORT_BYTES_MAX: usize = 16 << 10;
 /// Processes of one gear that may wait for more.
 pub const WARM_MAX: usize = 4;
 
-/// How long they wait.
-pub const WARM_IDLE: Duration = Duration::from_secs(60);
+/// Processes that may wait beside them for a moment, because as many were needed just now.
+pub const WARM_SURPLUS_MAX: usize = 64;
+
+/// How often is looked for those that have waited for too long.
+pub const WARM_LOOK: Duration = Duration::from_secs(1);
+
+/// Looks that they wait.
+pub const WARM_IDLE_LOOKS: u64 = 60;
+
+/// Looks that those beside them wait.
+pub const WARM_SURPLUS_LOOKS: u64 = 2;
+
+/// How long a call waits for a process that serves another: about what a start costs.
+pub const WARM_WAIT: Duration = Duration::from_millis(20);
+
+/// Processes of one gear that are being started at a time.
+pub const WARM_STARTS_AT_ONCE: usize = 4;
+
+/// How long one that says nothing counts as being started.
+pub const WARM_START_MAX: Duration = Duration::from_millis(100);
 
 /// How often one serves.
 pub const WARM_EXECUTIONS_MAX: u32 = 1000;

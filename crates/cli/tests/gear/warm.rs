@@ -1,5 +1,6 @@
 //! Gears as the engine has them: warm ones, sub-jobs, what became of an earlier attempt.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -138,6 +139,42 @@ fn a_warm_gear_serves_again_and_a_stopped_one_does_not() {
         let Ended::Done(Output::Artifact(path)) = ended else { panic!("{ended:?}") };
         assert!(path.starts_with(world.path().canonicalize().unwrap().join("workspace")));
         assert_eq!(std::fs::metadata(path).unwrap().len(), 2 << 20);
+    });
+}
+
+/// Starting a process for each of them takes the machine away from those that could serve.
+#[test]
+fn many_calls_at_once_are_served_by_a_few_that_stay() {
+    let world = World::with(|manifest| format!("warm = true\n{manifest}"));
+    let gear = world.engine(&[]);
+    runtime().block_on(async {
+        let calls = || {
+            futures_util::future::join_all((0..64).map(|_| async {
+                value(world.run(&gear, "who", json!({})).await)["started"].to_string()
+            }))
+        };
+        let mut served = BTreeSet::new();
+        served.extend(calls().await);
+        served.extend(calls().await);
+        assert!(served.len() < 64, "{} processes served 128 calls", served.len());
+    });
+}
+
+/// One that is busy for long keeps nobody else waiting.
+#[test]
+fn a_call_does_not_wait_for_one_that_is_busy_for_long() {
+    let world = World::with(|manifest| format!("warm = true\n{manifest}"));
+    let gear = world.engine(&[]);
+    runtime().block_on(async {
+        let (switch, stop) = Stop::channel();
+        let busy = gear.run(world.call("gentle", json!({})), Arc::new(Notes::default()), stop);
+        let (ended, ()) = tokio::join!(busy, async {
+            for _ in 0..8 {
+                value(world.run(&gear, "who", json!({})).await);
+            }
+            switch.send(true).unwrap();
+        });
+        assert!(matches!(ended, Ended::Failed(_)), "{ended:?}");
     });
 }
 

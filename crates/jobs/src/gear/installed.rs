@@ -11,6 +11,7 @@ use std::sync::Arc;
 use semel_core::hex::Hex;
 use semel_gear::line::{Direction, Key, Signer, Verifier};
 use semel_gear::message::ToGear;
+use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use super::document::{Document, PACKAGE};
@@ -21,7 +22,7 @@ use super::proxy::{Allowed, Proxy};
 use super::sandbox::PROXY_PORT;
 use super::secrets::{SecretError, Secrets};
 use super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
-use warm::Warm;
+use warm::{Living, Starting, Turn, Warm};
 
 /// How the engine's own variables are seen.
 pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
@@ -49,6 +50,10 @@ struct Worker {
     folder: PathBuf,
     executions: u32,
     was_stopped: bool,
+    /// It has not said anything yet.
+    silent: Option<oneshot::Sender<()>>,
+    /// One of those that may come back.
+    _living: Option<Living>,
     _proxy: Option<Proxy>,
     _run: Scratch,
 }
@@ -81,9 +86,13 @@ impl Installed {
 
     /// A process for this call: one that waits, or a new one. Nothing was executed when it fails.
     async fn worker(&self, call: &Call) -> Result<Worker, Failure> {
-        if let Some(worker) = self.warm.take().await {
-            return Ok(worker);
-        }
+        let starting = match self.document.warm {
+            false => None,
+            true => match self.warm.turn().await {
+                Turn::Serve(worker) => return Ok(*worker),
+                Turn::Start(starting) => Some(starting),
+            },
+        };
         let (root, id) = (self.root.clone(), self.document.manifest.id.clone());
         let names = self.document.permissions.secrets.clone();
         let (is_warm, known) = (self.document.warm, Secrets::of(&self.secrets));
@@ -93,12 +102,18 @@ impl Installed {
             prepare(&root, &id, known, if is_warm { None } else { Some(workspace) })
         });
         let prepared = prepared.await.map_err(|error| bug("panicked", error.to_string()))??;
-        self.start(prepared).map_err(|error| {
+        let (living, silent) = starting.map(Starting::started).unzip();
+        self.start(prepared, living, silent).map_err(|error| {
             Failure::new(FailureClass::ResourceLimit, "not_started", error.to_string())
         })
     }
 
-    fn start(&self, prepared: Prepared) -> std::io::Result<Worker> {
+    fn start(
+        &self,
+        prepared: Prepared,
+        living: Option<Living>,
+        silent: Option<oneshot::Sender<()>>,
+    ) -> std::io::Result<Worker> {
         let Prepared { run, package, folder, secrets, waived } = prepared;
         let mut key = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *key).map_err(|_| std::io::ErrorKind::Other)?;
@@ -140,6 +155,8 @@ impl Installed {
             folder,
             executions: 0,
             was_stopped: false,
+            silent,
+            _living: living,
             _proxy: proxy,
             _run: run,
         })

@@ -110,6 +110,7 @@ impl Worker {
     async fn hear(&mut self) -> Result<FromGear, Talked> {
         let breach = |breach: Breach| Talked::Breach(bug("protocol_violation", breach.to_string()));
         let line = self.running.line().await.map_err(breach)?.ok_or(Talked::Gone)?;
+        drop(self.silent.take());
         let document = self.verifier.document(&line).map_err(breach)?;
         let number = self.verifier.last();
         serde_json::from_str(document).map_err(|_| breach(Breach::Unknown { number }))
