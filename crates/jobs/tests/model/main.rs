@@ -1,0 +1,67 @@
+//! An exhaustive model of claims (jobs.md §1–§4): one job of three steps, one for each recovery,
+//! and three workers that claim it, renew, run gears, write, crash before and after each write,
+//! lose the answer of one, come back late or are stopped, while people answer and cancel. What is
+//! done with a step is decided by the product's table ([`semel_jobs::dispatch`]), where a job goes
+//! by that of its life.
+//!
+//! With every rule on, no reachable state breaks a promise and every one leads to an end; with any
+//! one of them off, a shortest counter-example is found.
+
+#![expect(clippy::expect_used, clippy::print_stdout, reason = "a test fails by panicking")]
+
+mod explore;
+mod next;
+mod replay;
+mod state;
+
+use explore::{Explored, explore};
+use next::{Rule, Scope};
+use state::Broken;
+
+fn found(scope: &Scope) -> Explored {
+    let explored = explore(scope);
+    if let Some((broken, steps)) = &explored.violation {
+        println!("{broken:?} after {} steps", steps.len());
+        steps.iter().for_each(|step| println!("  {step:?}"));
+    }
+    explored
+}
+
+#[test]
+fn the_design_keeps_its_promises() {
+    let explored = found(&Scope::design());
+    println!("{} states, depth {}, complete", explored.states, explored.depth);
+    assert!(explored.violation.is_none(), "{:?}", explored.violation);
+    assert!(explored.states > 500_000, "only {} states", explored.states);
+}
+
+/// Each rule, and the promise that is broken without it.
+const CASES: &[(Rule, Broken)] = &[
+    (Rule::WritesNameTheFence, Broken::FencedWrote),
+    (Rule::ClaimRaisesTheFence, Broken::FencedWrote),
+    (Rule::PersonRaisesTheFence, Broken::FencedWrote),
+    (Rule::LeaseIsKept, Broken::Untroubled),
+    (Rule::DeadAreFollowed, Broken::Stuck),
+    (Rule::StartedFirst, Broken::TwoEffects),
+    (Rule::BegunIsUncertain, Broken::TwoEffects),
+    (Rule::BegunIsNotDone, Broken::Hollow),
+    (Rule::DoneIsDone, Broken::RanAgain),
+    (Rule::GearIsAsked, Broken::TwoEffects),
+    (Rule::DeathsAreCounted, Broken::ClaimedForEver),
+    (Rule::RenewalNamesTheFence, Broken::Lie),
+    (Rule::ApprovedIsDue, Broken::Stuck),
+    (Rule::UnheardIsLookedUp, Broken::RanAgain),
+    (Rule::PauseLetsGo, Broken::Untroubled),
+];
+
+#[test]
+fn every_rule_is_needed() {
+    assert_eq!(CASES.len(), Rule::ALL.len());
+    for ((rule, broken), listed) in CASES.iter().zip(Rule::ALL) {
+        assert_eq!(*rule, listed, "the cases are in the order of the rules");
+        println!("without {rule:?}:");
+        let explored = found(&Scope::without(*rule));
+        let (violated, _) = explored.violation.expect("a rule that can be left out");
+        assert_eq!(violated, *broken, "without {rule:?}");
+    }
+}
