@@ -19,7 +19,7 @@ pub use begin::{begin, judge};
 pub(crate) use begin::{close_started, question_of};
 pub use moves::Move;
 pub(crate) use moves::{error_of, failure_of};
-pub(crate) use steps::{ask_about, start};
+pub(crate) use steps::{ask_about, replan_around, start};
 pub use steps::{follow, for_good};
 
 use crate::gear::registry::{Prepared, Registry};

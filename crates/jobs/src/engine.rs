@@ -8,6 +8,7 @@
 mod breakers;
 mod claimer;
 mod desk;
+mod detour;
 mod door;
 mod flight;
 mod metrics;

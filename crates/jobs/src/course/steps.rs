@@ -313,16 +313,28 @@ pub(crate) fn start(next: &mut Move, run: &[ToRun]) {
 /// A step failed for good: another plan, if one may be made, or the end.
 fn give_up(mut next: Move, kept: &Kept, failure: &Failure, action: Option<&str>) -> (Move, Next) {
     if replan_allowed(kept.job.carries_plan, next.advance().state.replan_count) {
-        let mut more = Map::new();
-        more.insert("error".to_owned(), super::moves::error_of(failure));
-        next.happen(JobEvent::Replan, more);
-        let state = next.state();
-        state.replan_count += 1;
-        state.revision_count = 0;
+        replan(&mut next, failure);
         return (next, Next::Plan);
     }
     next.fail(JobEvent::StepFailed, failure, action);
     (next, Next::Over)
+}
+
+fn replan(next: &mut Move, failure: &Failure) {
+    let mut more = Map::new();
+    more.insert("error".to_owned(), super::moves::error_of(failure));
+    next.happen(JobEvent::Replan, more);
+    let state = next.state();
+    state.replan_count += 1;
+    state.revision_count = 0;
+}
+
+/// The breaker of an action is open, and this plan does without it.
+pub(crate) fn replan_around(next: &mut Move, action: &str, plan: PlanText) {
+    let message = format!("the breaker of {action} is open, and there is another way");
+    replan(next, &Failure::new(FailureClass::Transient, "breaker_open", message));
+    next.plan(plan);
+    next.happen(JobEvent::Planned, Map::new());
 }
 
 /// Whether a step that ended so will not be tried again in this plan.

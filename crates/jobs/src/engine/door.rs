@@ -20,7 +20,10 @@ use crate::limits::{
     DEDUP_BUCKET_MS, JOB_TIMEOUT, JOB_TIMEOUT_MAX, NAME_BYTES_MAX, REQUEST_BYTES_MAX,
 };
 use crate::plan::{Plan, PlanText, canonical, check, digest};
-use crate::store::{Advance, Answering, Ended, Kept, NewJob, Priority, Source, Submitted, Wrote};
+use crate::store::{
+    Advance, Answering, Ended, Job, Kept, LedgerEvent, LedgerLine, NewJob, Priority, Source,
+    Submitted, Wrote,
+};
 
 /// How long a grant for an approval that was just given may take to be used.
 const GRANT_SECONDS: u64 = 60;
@@ -136,6 +139,7 @@ impl Engine {
         let inner = &self.inner;
         let kept = inner.parts.store.job(id).await?.ok_or_else(|| not_found(id))?;
         let job = kept.job;
+        let budget_ms = budget_again(inner, &job).await?;
         let new = NewJob {
             id: inner.parts.mint.uuid(),
             root_id: job.root_id,
@@ -147,7 +151,7 @@ impl Engine {
             conversation: job.conversation,
             request: job.request,
             plan: job.state.plan.filter(|_| job.carries_plan),
-            budget_ms: budget(None),
+            budget_ms,
             key: None,
             fingerprint: Hex([0; 32]),
             dedup: None,
@@ -317,6 +321,22 @@ fn budget(timeout_ms: Option<u64>) -> i64 {
     let max = JOB_TIMEOUT_MAX.as_millis();
     let ms = timeout_ms.map_or(JOB_TIMEOUT.as_millis(), u128::from).min(max);
     i64::try_from(ms).unwrap_or(i64::MAX)
+}
+
+/// The time of a repeated job: its own. Of one that was paused only the rest is known, which may be
+/// too little to begin with: it has at least the usual time.
+async fn budget_again(inner: &Inner, job: &Job) -> Result<i64, StoreError> {
+    let lines = u32::try_from(job.state.entries).unwrap_or(u32::MAX);
+    let ledger = inner.parts.store.ledger(job.id, 0, lines).await?;
+    let paused = |line: &LedgerLine| {
+        let detail = serde_json::from_str::<Value>(&line.line.detail).unwrap_or_default();
+        let event = detail.get("event").and_then(Value::as_str).and_then(JobEvent::parse);
+        let pauses = [JobEvent::NeedsPerson, JobEvent::Unsure, JobEvent::BreakerOpen];
+        line.line.event == LedgerEvent::Moved && event.is_some_and(|event| pauses.contains(&event))
+    };
+    let was_paused = ledger.is_none_or(|ledger| ledger.lines.iter().any(paused));
+    let kept = job.state.budget_ms;
+    Ok(if was_paused { kept.max(budget(None)) } else { kept })
 }
 
 /// Equal requests within a few seconds are one: the bucket of now and both its neighbours.

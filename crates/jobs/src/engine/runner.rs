@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use super::desk::{Reported, Reports, Slot, StepDesk};
+use super::detour::Detour;
 use super::flight::{self, Landed};
 use super::{Inner, Leave};
 use crate::breaker::{Admission, BreakerState, Run};
@@ -26,7 +27,7 @@ use crate::store::{Advance, Advanced, Ended, Kept, LedgerEvent};
 /// How often what gears say is written, when nothing else is.
 const REPORTS_FLUSH: Duration = Duration::from_millis(200);
 /// Planning and validation, at the most (jobs.md §6).
-const PLANNING_MAX: Duration = Duration::from_secs(60);
+pub(super) const PLANNING_MAX: Duration = Duration::from_secs(60);
 
 /// A job under way.
 pub(super) struct Ride {
@@ -39,7 +40,7 @@ pub(super) struct Ride {
 }
 
 /// Whether there is anything left for this worker.
-enum Go {
+pub(super) enum Go {
     On(Next),
     Out,
 }
@@ -121,7 +122,7 @@ impl Ride {
         Ok(())
     }
 
-    async fn carry_out(&mut self, inner: &Inner, decided: (Move, Next)) -> Go {
+    pub(super) async fn carry_out(&mut self, inner: &Inner, decided: (Move, Next)) -> Go {
         let (step, next) = decided;
         match self.write(inner, step.into_advance()).await {
             Ok(()) => Go::On(next),
@@ -129,7 +130,7 @@ impl Ride {
         }
     }
 
-    fn left(&self, now: UnixMs) -> Duration {
+    pub(super) fn left(&self, now: UnixMs) -> Duration {
         let deadline = self.kept.job.state.deadline_at.unwrap_or(now);
         Duration::from_millis(deadline.0.saturating_sub(now.0).max(0).cast_unsigned())
     }
@@ -219,7 +220,7 @@ impl Ride {
     }
 
     /// The worker goes.
-    async fn leave(&mut self, inner: &Inner, why: Leave) -> Go {
+    pub(super) async fn leave(&mut self, inner: &Inner, why: Leave) -> Go {
         if why == Leave::Shutdown {
             self.let_go(inner).await;
         }
@@ -227,7 +228,10 @@ impl Ride {
     }
 
     /// Waits for somebody who only thinks, unless the worker must go.
-    async fn unless_told<T>(&self, thinking: impl Future<Output = T>) -> Result<T, Leave> {
+    pub(super) async fn unless_told<T>(
+        &self,
+        thinking: impl Future<Output = T>,
+    ) -> Result<T, Leave> {
         let mut leaving = self.leaving.clone();
         tokio::select! {
             biased;
@@ -271,6 +275,12 @@ impl Ride {
         let mut step = Move::of(&self.kept, inner.now());
         match held {
             Some((action, until)) if go.is_empty() => {
+                match self.detour(inner, &action).await {
+                    Detour::Plan(plan) => return self.take_detour(inner, &action, plan).await,
+                    Detour::Leave(why) => return self.leave(inner, why).await,
+                    Detour::Asked => step.state().replan_count += 1,
+                    Detour::NobodyAsked => {}
+                }
                 step.hold(&action, until);
                 let out = self.carry_out(inner, (step, Next::Over)).await;
                 self.look_again(inner, &action).await;
@@ -409,7 +419,7 @@ impl Ride {
     }
 
     /// What the planner must know: the request, what was wrong, what has happened.
-    async fn asked(&self, inner: &Inner, timeout: Duration) -> PlanAsked {
+    pub(super) async fn asked(&self, inner: &Inner, timeout: Duration) -> PlanAsked {
         let job = &self.kept.job;
         let revise = last_reason(inner, job.id, job.state.entries).await;
         let plan = job.state.plan.as_deref().and_then(|text| serde_json::from_str(text).ok());

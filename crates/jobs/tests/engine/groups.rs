@@ -1,8 +1,9 @@
 //! Steps that run together, jobs inside jobs, and jobs that repeat others (jobs.md §4, §5).
 
-use semel_jobs::engine::Asked;
+use semel_jobs::engine::{Answer, Asked};
 use semel_jobs::gear::FailureClass;
 use semel_jobs::life::JobStatus;
+use semel_jobs::plan::PlanText;
 use semel_jobs::view;
 use serde_json::{Value, json};
 
@@ -106,6 +107,32 @@ async fn a_repeated_job_does_not_do_again_what_was_done() {
     assert_eq!(kept.job.state.status, JobStatus::Completed);
     assert_eq!(bench.script.ran(), ["a", "bad", "bad"]);
     assert!(bench.engine.retry(again).await.is_err(), "it has not failed");
+}
+
+#[tokio::test]
+async fn a_repeated_job_has_as_much_time_as_the_first() {
+    let bench = bench().await;
+    let own = |action: &str| Asked {
+        plan: Some(json!({"steps": [step("s", action)]})),
+        timeout_ms: Some(20_000),
+        ..Asked::default()
+    };
+    let time = async |id| {
+        let again = bench.engine.retry(id).await.expect("a new job").id;
+        bench.engine.store().job(again).await.expect("a store").expect("a job").job.state.budget_ms
+    };
+    bench.script.will("s", vec![failed(FailureClass::UserError); 2]);
+    let id = bench.take(own("echo")).await;
+    bench.until(id, JobStatus::Failed).await;
+    assert_eq!(time(id).await, 20_000);
+    // What is left of the time of one that has waited for a person may be next to nothing.
+    bench.script.will("s", vec![failed(FailureClass::UserError); 2]);
+    let id = bench.take(own("drop")).await;
+    let kept = bench.until(id, JobStatus::AwaitingApproval).await;
+    let hash = PlanText::plan(kept.job.state.plan.as_ref().expect("a plan")).expect("one").hash();
+    bench.engine.approve(id, hash, Answer::Approve, "me").await.expect("approved");
+    bench.until(id, JobStatus::Failed).await;
+    assert_eq!(time(id).await, 300_000);
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 mod breaker;
 mod groups;
 mod life;
+mod lost;
 mod planning;
 mod support;
 mod time;

@@ -246,3 +246,59 @@ async fn equal_requests_are_one_while_the_first_is_under_way() {
     let later = submit(ask("do it", "me", None)).await.expect("a new job");
     assert!(!later.deduplicated, "the first has ended");
 }
+
+/// Five transient failures in jobs that carry their plans open the breaker of `test.hold`.
+async fn without_hold(planner: &Arc<Scripted>) -> Bench {
+    let bench = with(planner).await;
+    bench.script.will("s", vec![failed(FailureClass::Transient); 5]);
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(bench.submit(json!([step("s", "hold")])).await);
+    }
+    for id in ids {
+        bench.see(id, |kept| kept.executions.iter().any(|line| line.error.is_some())).await;
+        bench.engine.cancel(id, "enough").await.expect("cancelled");
+    }
+    bench
+}
+
+#[tokio::test]
+async fn an_open_breaker_is_gone_around_if_there_is_another_way() {
+    let planner = Scripted::new(|number, _| match number {
+        0 => plan(json!([step("first", "echo"), step("closed", "hold")])),
+        _ => plan(json!([step("first", "echo"), step("open", "echo")])),
+    });
+    let bench = without_hold(&planner).await;
+    let id = bench.wish("do").await;
+    let kept = bench.ended(id).await;
+    assert_eq!(kept.job.state.status, JobStatus::Completed, "{kept:#?}");
+    assert_eq!(bench.script.ran()[5..], ["first", "open"], "what was done is not done again");
+    let asked = planner.asked();
+    assert_eq!(asked.len(), 2);
+    assert!(asked[1].revise.as_ref().is_some_and(|why| why.contains("test.hold")), "{asked:#?}");
+    let so_far = asked[1].so_far.as_ref().expect("what has happened");
+    assert_eq!(so_far.completed[0].0, "first");
+    assert_eq!(kept.job.state.replan_count, 1);
+}
+
+#[tokio::test]
+async fn a_job_without_another_way_is_held_and_asks_no_more_than_it_may() {
+    // The same, one that is no better, and nothing at all.
+    let planner = Scripted::new(|number, _| match number {
+        0 => plan(json!([step("closed", "hold")])),
+        1 => plan(json!([step("also", "hold")])),
+        _ => Err(Failure::new(FailureClass::Transient, "planner_unreachable", "nobody")),
+    });
+    let bench = without_hold(&planner).await;
+    let id = bench.wish("do").await;
+    let kept = bench.see(id, |kept| kept.job.state.held_by.is_some()).await;
+    let state = &kept.job.state;
+    assert_eq!((state.status, state.replan_count), (JobStatus::Pending, 1));
+    // A person closes the breaker, and it goes on with the plan that it had.
+    bench.script.gate.send_replace(true);
+    bench.engine.breaker_close("test.hold").await.expect("closed");
+    let kept = bench.ended(id).await;
+    assert_eq!(kept.job.state.status, JobStatus::Completed, "{kept:#?}");
+    assert_eq!(bench.script.ran()[5..], ["closed"]);
+    assert_eq!(planner.asked().len(), 2);
+}

@@ -1,11 +1,12 @@
 //! An engine over a file of its own, and a gear that does as the test says.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel_core::clock::{Clock, SystemClock};
+use semel_core::clock::{Clock, SystemClock, UnixMs};
 use semel_core::id::JobId;
 use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
@@ -18,8 +19,10 @@ use semel_jobs::gear::{
 };
 use semel_jobs::life::JobStatus;
 use semel_jobs::planner::{Planner, Validator};
-use semel_jobs::store::{Kept, SqliteStore, Store, sqlite};
+use semel_jobs::store::{Kept, PostgresStore, SqliteStore, Store, postgres, sqlite};
 use semel_registrar::registrar::Registrar;
+use semel_registrar::store as registrar;
+use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -130,12 +133,14 @@ pub(crate) struct Setup {
     pub(crate) planner: Option<Arc<dyn Planner>>,
     pub(crate) validator: Option<Arc<dyn Validator>>,
     pub(crate) workers: usize,
+    /// The address of a database; a file of its own when there is none.
+    pub(crate) postgres: Option<String>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let clock = Arc::new(SystemClock::new());
-        Self { clock, planner: None, validator: None, workers: 64 }
+        Self { clock, planner: None, validator: None, workers: 64, postgres: None }
     }
 }
 
@@ -157,35 +162,50 @@ fn test_gear(script: &Arc<Script>) -> Arc<TestGear> {
     Arc::new(TestGear { manifest, script: Arc::clone(script) })
 }
 
+fn on_file(folder: &Path, now: UnixMs) -> (Store, registrar::Store) {
+    let options = SqliteOptions::new(
+        folder.join("jobs.db"),
+        sqlite::APPLICATION_ID,
+        vec![sqlite::MIGRATIONS, registrar::sqlite::MIGRATIONS],
+        now.0,
+        Arc::new(|_| {}),
+    );
+    let file = Arc::new(Sqlite::open(&options).expect("a database"));
+    let registrar = registrar::SqliteStore::new(Arc::clone(&file));
+    (Store::Sqlite(SqliteStore::new(file)), registrar::Store::Sqlite(registrar))
+}
+
+async fn on_postgres(address: &str, now: UnixMs) -> (Store, registrar::Store) {
+    let migrations = [postgres::MIGRATIONS, registrar::postgres::MIGRATIONS];
+    let pool = Postgres::open(PostgresOptions::new(address), &migrations, now.0).await;
+    let pool = pool.expect("a database");
+    let registrar = registrar::PostgresStore::new(pool.clone());
+    (Store::Postgres(PostgresStore::new(pool)), registrar::Store::Postgres(registrar))
+}
+
 impl Setup {
     pub(crate) async fn open(self) -> Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let clock = self.clock;
-        let migrations = vec![sqlite::MIGRATIONS, semel_registrar::store::sqlite::MIGRATIONS];
-        let options = SqliteOptions::new(
-            folder.path().join("jobs.db"),
-            sqlite::APPLICATION_ID,
-            migrations,
-            clock.wall().0,
-            Arc::new(|_| {}),
-        );
-        let file = Arc::new(Sqlite::open(&options).expect("a database"));
-        let registrar_store = semel_registrar::store::SqliteStore::new(Arc::clone(&file));
+        let (store, registrar_store) = match &self.postgres {
+            None => on_file(folder.path(), clock.wall()),
+            Some(address) => on_postgres(address, clock.wall()).await,
+        };
         let numbers = Arc::new(AtomicU64::new(1));
         let nonces = Arc::clone(&numbers);
-        let registrar = Registrar::start(
-            semel_registrar::store::Store::Sqlite(registrar_store),
+        let started = Registrar::start(
+            registrar_store,
             Arc::clone(&clock),
             Arc::new(move || u128::from(nonces.fetch_add(1, Ordering::SeqCst)).to_be_bytes()),
             Some(KeyPair::from_secret(&[7; 32])),
         );
-        let registrar = Arc::new(registrar.await.expect("a registrar"));
+        let registrar = Arc::new(started.await.expect("a registrar"));
         let script = Arc::new(Script::default());
         let gears = Arc::new(Registry::default());
         gears.put(test_gear(&script), true).expect("good schemas");
         let entropy = Box::new(move || u128::from(numbers.fetch_add(1, Ordering::SeqCst)));
         let parts = Parts {
-            store: Store::Sqlite(SqliteStore::new(file)),
+            store,
             gears,
             registrar,
             planner: self.planner,

@@ -10,7 +10,7 @@ mod target;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::{HeaderMap, RETRY_AFTER};
+use hyper::header::{DATE, HeaderMap, RETRY_AFTER};
 use rustls::ClientConfig;
 use serde_json::{Map, Value, json};
 
@@ -135,9 +135,17 @@ async fn judged(answer: Answer, repeatable: bool, call: &Call) -> Ended {
     }
 }
 
-/// Seconds; a date is not looked at, and the engine's own wait applies.
+/// Seconds, or a date. A date is compared with the server's own, so that nobody's clock has to be
+/// right; without one the engine's own wait applies.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let then = httpdate::parse_http_date(text).ok()?;
+    let now = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?.trim()).ok()?;
+    // What is over by then needs no wait.
+    Some(then.duration_since(now).unwrap_or_default())
 }
 
 async fn given(answer: Answer, call: &Call) -> Ended {

@@ -130,6 +130,28 @@ async fn what_an_answer_means() {
     }
 }
 
+#[test]
+fn a_wait_may_be_said_as_a_date() {
+    let said = |pairs: &[(&'static str, &'static str)]| {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.insert(*name, hyper::header::HeaderValue::from_static(value));
+        }
+        retry_after(&headers)
+    };
+    let (date, later) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:51:07 GMT");
+    let wait = said(&[("date", date), ("retry-after", later)]);
+    assert_eq!(wait, Some(Duration::from_secs(90)));
+    // The two older ways to write one.
+    let wait = said(&[("date", date), ("retry-after", "Sunday, 06-Nov-94 08:49:38 GMT")]);
+    assert_eq!(wait, Some(Duration::from_secs(1)));
+    let wait = said(&[("date", date), ("retry-after", "Sun Nov  6 08:49:39 1994")]);
+    assert_eq!(wait, Some(Duration::from_secs(2)));
+    assert_eq!(said(&[("date", later), ("retry-after", date)]), Some(Duration::ZERO));
+    assert_eq!(said(&[("retry-after", later)]), None, "nobody knows when that is");
+    assert_eq!(said(&[("date", date), ("retry-after", "soon")]), None);
+}
+
 #[tokio::test]
 async fn nothing_sent_is_definite_and_a_cut_answer_is_not() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
