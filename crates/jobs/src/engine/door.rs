@@ -483,7 +483,7 @@ async fn grant(
         issued_at: now,
         ttl_s: GRANT_SECONDS,
     };
-    let issued = inner.parts.registrar.grant_issue(&envelope, (None, None)).await?;
+    let issued = inner.parts.registrar.grant_issue(&envelope, (Some(now), None)).await?;
     let missing = || Refusal::new(Code::AuthorityMissing, "nobody here may issue approvals");
     let grant = issued.ok_or_else(missing)?;
     let valid = validate(envelope, now)?;

@@ -1,8 +1,10 @@
 //! Time, with a clock that goes on when the test says so (jobs.md §6).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use semel_core::clock::{Clock, UnixMs};
 use semel_core::hex::Hex;
 use semel_jobs::engine::{Answer, Asked};
 use semel_jobs::gear::{Ended, Failure, FailureClass};
@@ -100,4 +102,29 @@ async fn the_registrar_beside_the_jobs_forgets_grants_that_are_over() {
     };
     assert!(tokio::time::timeout(PATIENCE, swept).await.is_ok(), "it was never swept");
     assert_eq!(used(), [1; 3]);
+}
+
+/// A clock that goes on each time somebody looks at it.
+struct Restless(AtomicI64);
+
+impl Clock for Restless {
+    fn wall(&self) -> UnixMs {
+        UnixMs(1_700_000_000_000 + self.0.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst).unsigned_abs())
+    }
+}
+
+/// A grant must not begin later than the use for which it is issued.
+#[tokio::test]
+async fn an_approval_counts_however_late_its_grant_is_issued() {
+    let clock = Arc::new(Restless(AtomicI64::new(0)));
+    let bench = Setup { clock, ..Setup::default() }.open().await;
+    let id = bench.submit(json!([step("d", "drop")])).await;
+    let kept = bench.until(id, JobStatus::AwaitingApproval).await;
+    let hash = Hex::parse(view::whole(&kept)["plan_hash"].as_str().expect("a hash")).expect("hex");
+    bench.engine.approve(id, hash, Answer::Approve, "me").await.expect("approved");
+    bench.until(id, JobStatus::Completed).await;
 }
