@@ -17,4 +17,5 @@ mod order;
 mod person;
 mod process;
 mod relay;
+mod table;
 mod world;
