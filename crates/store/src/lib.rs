@@ -9,6 +9,7 @@
 mod error;
 mod statements;
 
+pub mod handover;
 pub mod limits;
 pub mod migration;
 pub mod postgres;

@@ -11,6 +11,21 @@ pub const GROUP_MAX: usize = 512;
 /// How long a write that rides along waits for company before it is committed alone.
 pub const RIDE_WAIT: Duration = Duration::from_millis(50);
 
+/// Pages of the log after which it is copied into the file, to be written over from its start.
+pub const LOG_PAGES: i64 = 1000;
+
+/// Pages after which that is part of the commit: nobody had time for it before.
+pub const LOG_PAGES_MAX: i64 = LOG_PAGES + LOG_PAGES / 2;
+
+/// Commits between two looks at how long the log is.
+pub const LOG_LOOK_INTERVAL: u64 = 16;
+
+/// Commits after which a log gets its full length at once.
+pub const LOG_LENGTHENED_AFTER: u64 = 128;
+
+/// A disk has room for a long log if it has this many times as much.
+pub const LOG_ROOM: u64 = 64;
+
 /// Rows that one write may change.
 pub const WRITE_ROWS_MAX: u64 = 100_000;
 
@@ -22,7 +37,7 @@ pub const VALUE_BYTES_MAX: i32 = 64 << 20;
 pub const YIELDS_BEFORE_SLEEP: u32 = 100;
 
 /// How often a caller who is the only one looks for its answer before it sleeps.
-pub const YIELDS_WHEN_ALONE: u32 = 1500;
+pub const YIELDS_WHEN_ALONE: u32 = 800;
 
 /// After so many looks in vain the intervals between looks grow no more: two to this power.
 pub const LOOKS_IN_VAIN_MAX: u32 = 6;

@@ -10,6 +10,7 @@ mod group;
 mod job;
 mod lane;
 mod lock;
+mod log;
 mod open;
 mod queue;
 mod writer;
@@ -152,7 +153,18 @@ impl Sqlite {
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write(f).await
+        self.writer.write(f, |_| {}).await
+    }
+
+    /// The same, with something short that is told of the result right after the commit, on the
+    /// writer's thread and in the order of the commits: also when the caller has gone away.
+    pub async fn write_then<T, F, Then>(&self, f: F, then: Then) -> Result<T, StoreError>
+    where
+        F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        Then: FnOnce(&T) + Send + 'static,
+        T: Send + 'static,
+    {
+        self.writer.write(f, then).await
     }
 
     /// The same for a write that is in no hurry: it goes along with the next commit, or is

@@ -45,15 +45,18 @@ pub(super) enum Ran {
     Broken(Arc<str>),
 }
 
-pub(super) struct Awaited<T, F> {
+pub(super) struct Awaited<T, F, Then> {
     pub(super) f: F,
+    /// Told of the result once that is on disk, whether or not the caller is still there.
+    pub(super) then: Then,
     pub(super) result: Option<Result<T, StoreError>>,
     pub(super) reply: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<T, F> Job for Awaited<T, F>
+impl<T, F, Then> Job for Awaited<T, F, Then>
 where
     F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send,
+    Then: FnOnce(&T) + Send,
     T: Send,
 {
     fn run(&mut self, tx: &Tx<'_>) -> Ran {
@@ -68,8 +71,12 @@ where
     }
 
     fn committed(self: Box<Self>) {
+        let result = self.result.unwrap_or(Err(StoreError::Stopped));
+        if let Ok(result) = &result {
+            (self.then)(result);
+        }
         // A caller that went away does not want the answer.
-        let _ = self.reply.send(self.result.unwrap_or(Err(StoreError::Stopped)));
+        let _ = self.reply.send(result);
     }
 
     fn failed(self: Box<Self>, error: StoreError) {

@@ -8,7 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
-use super::{LastStop, SqliteOptions};
+use super::{LastStop, SqliteOptions, log};
 use crate::migration::{self, Applied, Migration, MigrationSet};
 use crate::{OpenError, StoreError, limits};
 
@@ -93,6 +93,7 @@ fn connect(options: &SqliteOptions) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.pragma_update(None, "wal_autocheckpoint", log::pages_max(&options.path))?;
     if let Some(instrument) = options.instrument {
         instrument(&mut connection)?;
     }

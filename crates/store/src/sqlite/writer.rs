@@ -10,6 +10,7 @@
 //! | COMMIT fails, or an I/O error or corruption shows | uncertain; the writer stops | the same |
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use super::caller::{Caller, Callers};
 use super::group::{Group, Lost, Statements};
 use super::job::{Awaited, Job, Riding, Tx, cause};
 use super::queue::{Queue, Urgency};
-use super::{OnUncertain, SqliteOptions};
+use super::{OnUncertain, SqliteOptions, log};
 use crate::StoreError;
 
 pub(super) struct Writer {
@@ -36,6 +37,7 @@ impl Writer {
         let queue = Arc::new(Queue::new(options.queue_max, 1));
         let commits = Arc::new(AtomicU64::new(0));
         let thread = Thread {
+            path: options.path.clone(),
             queue: Arc::clone(&queue),
             commits: Arc::clone(&commits),
             on_uncertain: Arc::clone(&options.on_uncertain),
@@ -51,14 +53,16 @@ impl Writer {
         Ok(Self { queue, callers: Callers::default(), commits })
     }
 
-    pub(super) async fn write<T, F>(&self, f: F) -> Result<T, StoreError>
+    pub(super) async fn write<T, F, Then>(&self, f: F, then: Then) -> Result<T, StoreError>
     where
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        Then: FnOnce(&T) + Send + 'static,
         T: Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let caller = Caller::enter(&self.callers);
-        self.queue.push(Box::new(Awaited { f, result: None, reply }), Urgency::Awaited).await?;
+        let job = Box::new(Awaited { f, then, result: None, reply });
+        self.queue.push(job, Urgency::Awaited).await?;
         caller.wait(answer).await
     }
 
@@ -68,7 +72,8 @@ impl Writer {
         T: Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        self.queue.push(Box::new(Awaited { f, result: None, reply }), Urgency::Riding).await?;
+        let job = Box::new(Awaited { f, then: |_: &T| {}, result: None, reply });
+        self.queue.push(job, Urgency::Riding).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
@@ -101,6 +106,7 @@ impl Drop for Writer {
 }
 
 struct Thread {
+    path: PathBuf,
     queue: Arc<Queue<Box<dyn Job>>>,
     commits: Arc<AtomicU64>,
     on_uncertain: OnUncertain,
@@ -122,8 +128,9 @@ impl Thread {
             let jobs = group.into_jobs().chain(waiting.drain(..));
             match outcome {
                 Ok(()) => {
-                    self.commits.fetch_add(1, Ordering::Relaxed);
+                    let commits = self.commits.fetch_add(1, Ordering::Relaxed) + 1;
                     jobs.for_each(|job| job.committed());
+                    log::keep(connection, &self.path, commits);
                 }
                 Err(Lost::Undone(error, cause)) => {
                     tracing::warn!(%cause, "a group of writes was rolled back");

@@ -2,6 +2,7 @@
 
 use std::io::{Seek, SeekFrom, Write};
 
+use semel_store::limits;
 use semel_store::migration::{Migration, MigrationSet};
 use semel_store::sqlite::{LastStop, Sqlite};
 use semel_store::{OpenError, StoreError};
@@ -112,6 +113,37 @@ async fn an_unclean_stop_is_noticed() {
     let after_crash = open(crashed.path());
     assert_eq!(after_crash.last_stop(), LastStop::Unclean);
     assert_eq!(get(&after_crash, "a").await, Some(1));
+}
+
+/// Of a file that is in use: its log has its full length, is written over, and is as good as any
+/// other after a crash.
+#[tokio::test]
+async fn a_log_in_use_is_long_and_stays_so_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let long = u64::try_from(limits::LOG_PAGES).unwrap() * 4096;
+    let write = |number: u64| store.write(move |tx| put(tx, &format!("{number:05}"), 1));
+    for number in 0..limits::LOG_LENGTHENED_AFTER {
+        write(number).await.unwrap();
+    }
+    // The log is lengthened behind the answer, and before the next one.
+    write(limits::LOG_LENGTHENED_AFTER).await.unwrap();
+    let bytes = store.wal_bytes();
+    assert!(bytes >= long, "{bytes}");
+    let crashed = tempfile::tempdir().unwrap();
+    for name in ["items.db", "items.db-wal"] {
+        std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
+    }
+    let after_crash = open(crashed.path());
+    assert_eq!(keys(&after_crash).await.len() as u64, limits::LOG_LENGTHENED_AFTER + 1);
+    // Each of these fills pages of its own.
+    for number in 0..40 {
+        let value = "x".repeat(4096 * 1000 / 4);
+        store.write(move |tx| put(tx, &format!("{number}{value}"), 1)).await.unwrap();
+    }
+    assert!(store.wal_bytes() <= 2 * long, "{}", store.wal_bytes());
+    store.close().await;
+    assert!(!folder.path().join("items.db-wal").exists());
 }
 
 #[tokio::test]

@@ -259,6 +259,25 @@ async fn a_write_runs_also_when_its_caller_goes_away() {
 }
 
 #[tokio::test]
+async fn what_follows_a_commit_is_told_also_when_its_caller_goes_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let (tell, told) = mpsc::channel();
+    let tell_too = tell.clone();
+    let mut leaving = Box::pin(
+        store.write_then(|tx| put(tx, "kept", 1), move |new| tell.send(("kept", *new)).unwrap()),
+    );
+    assert!(futures_util::poll!(&mut leaving).is_pending());
+    drop(leaving);
+    let undone = store.write_then(
+        |tx| put(tx, "undone", 1).and(Err::<(), _>(StoreError::Busy)),
+        move |()| tell_too.send(("undone", true)).unwrap(),
+    );
+    assert!(undone.await.is_err());
+    assert_eq!(told.iter().collect::<Vec<_>>(), [("kept", true)]);
+}
+
+#[tokio::test]
 async fn readers_see_one_moment_and_cannot_write() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
