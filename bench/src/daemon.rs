@@ -20,7 +20,7 @@ use crate::report::{Bar, Rounds, Unit, publish};
 use crate::{facts, peers, plan};
 
 /// Messages of one round, each after the last.
-const IDLE_MESSAGES: usize = 200;
+const IDLE_MESSAGES: usize = 1000;
 /// Messages of one round, one a second.
 const SLOW_MESSAGES: usize = 15;
 const FEW_ROWS: usize = 10_000;

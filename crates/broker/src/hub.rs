@@ -5,15 +5,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use semel_core::fingerprint::BodyHash;
+use semel_core::hex::Hex;
 use semel_core::id::MeshId;
+use semel_store::handover::Handover;
 use semel_wire::features::ConnectionPolicy;
-use semel_wire::frame::CloseReason;
+use semel_wire::frame::{self, CloseReason};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
-use crate::accept::Session;
+use crate::accept::{AcceptBatch, AcceptItem, Session};
+use crate::limits::{FRESH_BYTES_MAX, PUSH_WINDOW};
 use crate::meshes::Meshes;
-use crate::store::Live;
+use crate::store::{BatchDone, Fresh, Live};
 
 /// How others end a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub enum Ending {
 pub struct Peer {
     /// Something may wait for it.
     pub wake: Notify,
+    /// What was just committed for it, by its number in history.
+    pub fresh: Handover<i64, Arc<frame::Delivery>>,
     live: Live,
     ending: watch::Sender<Option<Ending>>,
 }
@@ -65,6 +71,27 @@ impl Peer {
             }
         }
     }
+}
+
+/// A new message as its recipients are told; nothing of a sender without a key.
+fn shown(batch: &AcceptBatch, item: &AcceptItem, fresh: &Fresh) -> Option<frame::Delivery> {
+    let (envelope, sender) = (&item.envelope, &fresh.sender);
+    Some(frame::Delivery {
+        seq: fresh.seq,
+        broker_message_id: item.broker_message_id,
+        client_message_id: item.client_message_id.clone(),
+        sender_member_id: item.session.member_id,
+        sender_pubkey: Hex::parse(sender.pubkey.as_deref()?).ok()?,
+        sender_name: sender.name.clone(),
+        destination_kind: envelope.destination().kind(),
+        destination_ref: envelope.destination().reference().to_owned(),
+        reply_to_id: envelope.reply_to_id().map(str::to_owned),
+        priority: envelope.priority(),
+        meta: envelope.meta().as_str().to_owned(),
+        body: envelope.body().to_owned(),
+        body_commitment: item.body_commitment.map(BodyHash),
+        accepted_at: batch.now,
+    })
 }
 
 type Peers = HashMap<(MeshId, Uuid), Vec<Arc<Peer>>>;
@@ -116,7 +143,12 @@ impl Hub {
     ) -> (Registration, Vec<Arc<Peer>>) {
         let session = live.session;
         let key = (mesh_id, session.member_id.as_uuid());
-        let peer = Arc::new(Peer { wake: Notify::new(), live, ending: watch::channel(None).0 });
+        let peer = Arc::new(Peer {
+            wake: Notify::new(),
+            fresh: Handover::new(PUSH_WINDOW, FRESH_BYTES_MAX),
+            live,
+            ending: watch::channel(None).0,
+        });
         let takes_place = |other: &&Arc<Peer>| {
             let is_same = other.live.session.instance_id == session.instance_id;
             other.live.session.epoch < session.epoch
@@ -177,6 +209,37 @@ impl Hub {
                 list.iter().for_each(|peer| peer.wake.notify_one());
             }
         }
+    }
+
+    /// A batch is committed: its recipients are woken, and those who follow are handed what is new.
+    /// To be called in the order of the commits.
+    pub fn hand_over(&self, batch: &AcceptBatch, done: &BatchDone) {
+        let live: HashMap<Uuid, Vec<Arc<Peer>>> = {
+            let peers = self.lock();
+            let found = |id: &Uuid| Some((*id, peers.get(&(batch.mesh_id, *id))?.clone()));
+            done.recipients.iter().filter_map(found).collect()
+        };
+        if live.is_empty() {
+            return;
+        }
+        for fresh in &done.fresh {
+            let peers = || fresh.to.iter().filter_map(|id| live.get(id)).flatten();
+            if peers().next().is_none() {
+                continue;
+            }
+            match batch.items.get(fresh.item).and_then(|item| shown(batch, item, fresh)) {
+                Some(delivery) => {
+                    let (seq, bytes) = (delivery.seq, delivery.body.len() + delivery.meta.len());
+                    let delivery = Arc::new(delivery);
+                    peers().for_each(|peer| {
+                        peer.fresh.offer(seq, bytes, || Arc::clone(&delivery));
+                    });
+                }
+                // Whoever reads the store finds out why it cannot be said.
+                None => peers().for_each(|peer| peer.fresh.leave()),
+            }
+        }
+        live.values().flatten().for_each(|peer| peer.wake.notify_one());
     }
 
     /// Somebody in these meshes may have something new: a commit of another broker.

@@ -95,6 +95,9 @@ pub const OUTBOUND_MAX: usize = 1024;
 /// Deliveries that may be unacknowledged on one connection.
 pub const PUSH_WINDOW: usize = 256;
 
+/// Bytes of new messages that wait in memory for one connection; it reads the store for more.
+pub const FRESH_BYTES_MAX: usize = 1 << 20;
+
 /// The pause after the store could not be told to forget what has arrived.
 pub const END_AGAIN: Duration = Duration::from_secs(1);
 

@@ -176,7 +176,7 @@ impl Shared {
     ) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         let mut told_to_wait = ToldToWait::default();
-        while waiting.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        while gathered(&mut waiting, &mut batch).await {
             let now = self.clock.wall();
             let batch = std::mem::take(&mut batch);
             let unknown = match self.answer_known(lane, batch, now).await {
@@ -204,7 +204,7 @@ impl Shared {
     async fn run_batches(&self, lane: &LaneMetrics, mut passed: mpsc::Receiver<Passed>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         let mut put_off = PutOff::default();
-        while passed.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        while gathered(&mut passed, &mut batch).await {
             let monotonic = self.clock.monotonic();
             let mut running = Vec::with_capacity(batch.len());
             for (waiting, cost) in batch.drain(..) {
@@ -377,7 +377,7 @@ impl Shared {
     }
 
     fn told(&self, batch: &AcceptBatch, done: BatchDone) -> Vec<Answer> {
-        self.hub.wake(batch.mesh_id, &done.recipients);
+        self.hub.hand_over(batch, &done);
         if let Some(hints) = self.hints.as_ref().filter(|_| !done.recipients.is_empty()) {
             hints.touched(batch.mesh_id);
         }
@@ -386,6 +386,21 @@ impl Shared {
         self.metrics.hits_claimed.inc_by(done.verdicts.iter().filter(hit).count() as u64);
         done.verdicts.into_iter().map(Answer::Decided).collect()
     }
+}
+
+/// Takes what is there, once everybody who is ready to add to it has run: fewer and larger batches
+/// under load, and no wait without. `false` when nothing comes any more.
+async fn gathered<Item>(from: &mut mpsc::Receiver<Item>, batch: &mut Vec<Item>) -> bool {
+    if from.recv_many(batch, BATCH_MAX).await == 0 {
+        return false;
+    }
+    tokio::task::yield_now().await;
+    while batch.len() < BATCH_MAX
+        && let Ok(more) = from.try_recv()
+    {
+        batch.push(more);
+    }
+    true
 }
 
 /// The later of two expiries; never is the latest.

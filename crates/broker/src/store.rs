@@ -66,6 +66,30 @@ pub struct BatchDone {
     pub verdicts: Vec<Verdict>,
     /// Members and queues that have something new.
     pub recipients: Vec<Uuid>,
+    /// What was accepted, in the order of history, where nobody else can have written meanwhile.
+    pub fresh: Vec<Fresh>,
+}
+
+/// A message that was just committed, with all that its recipients are told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fresh {
+    /// Which item of the batch it is.
+    pub item: usize,
+    /// Its number in the mesh's history.
+    pub seq: i64,
+    /// Who sent it.
+    pub sender: Arc<Sender>,
+    /// Who gets it.
+    pub to: Arc<[Uuid]>,
+}
+
+/// How a sender is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sender {
+    /// What it is called.
+    pub name: String,
+    /// Its current public key, if it has one.
+    pub pubkey: Option<String>,
 }
 
 /// A message on its way to a recipient, or in history.
@@ -145,6 +169,11 @@ pub struct HistoryPage {
 
 /// Calls the same method of whichever store it is.
 impl Store {
+    /// Whether this process is the only one that accepts sends into it.
+    pub const fn is_alone(&self) -> bool {
+        matches!(self, Self::Sqlite(_))
+    }
+
     /// Which life of the store this is: a restore from backup changes it.
     pub async fn store_epoch(&self) -> Result<String, StoreError> {
         match self {

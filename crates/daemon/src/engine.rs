@@ -231,10 +231,19 @@ impl Engine {
             now: self.clock.wall(),
         };
         let (id, force) = (new.id, requeue.even_if_delivered);
-        let write =
-            self.outbox.sqlite.write(move |tx| requeue_in_tx(tx, old, &new, &destination, force));
+        let retiring = self.outbox.retire(old);
+        if retiring.is_none() && row.status == OutboxStatus::Pending {
+            return Ok(Requeued::Illegal(OutboxStatus::Inflight));
+        }
+        let fresh = Arc::clone(&self.outbox.fresh);
+        let write = self.outbox.sqlite.write_then(
+            move |tx| requeue_in_tx(tx, old, &new, &destination, force),
+            move |_| {
+                drop(retiring);
+                fresh.look.notify_one();
+            },
+        );
         let requeued = write.await?;
-        self.outbox.wake.notify_one();
         Ok(match requeued {
             None => Requeued::IdTaken,
             Some(Moved::To(_)) => Requeued::Done { id },

@@ -42,6 +42,12 @@ pub const ID_OVERRIDE_BYTES_MAX: usize = 255;
 /// Sends that may be unanswered on one connection (mesh.md §6).
 pub const WINDOW: usize = 256;
 
+/// New rows that are handed to the sender in memory; it reads the file for more.
+pub const FRESH_MAX: usize = 4096;
+
+/// And their bytes.
+pub const FRESH_BYTES_MAX: usize = 4 << 20;
+
 /// Changes of rows that may wait to be written down.
 pub const MARKS_MAX: usize = 4 * WINDOW;
 

@@ -442,9 +442,6 @@ impl Link {
     /// Notes a change of a row; until it is on disk the row is left alone.
     async fn mark(&mut self, id: OutboxId, change: Change) {
         *self.unsettled.entry(id).or_insert(0) += 1;
-        if change == Change::Claimed {
-            self.outbox.claim_noted(id);
-        }
         self.returning += usize::from(change.returns());
         // Room is made while we wait: the other side never waits for us.
         let _ = self.marks.send(Mark { id, change }).await;

@@ -145,7 +145,7 @@ pub(crate) async fn run(
                 }
                 if !lost.is_empty() {
                     lost.clear();
-                    outbox.wake.notify_one();
+                    outbox.fresh.look.notify_one();
                 }
             }
             // They are sent again, and the broker knows them.

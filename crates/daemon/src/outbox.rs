@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::clock::{Clock, UnixMs};
@@ -12,12 +12,14 @@ use semel_core::envelope::Destination;
 use semel_core::id::{ClientMessageId, InstanceId, OutboxId};
 use semel_core::mint::IdMint;
 use semel_core::refusal::Refusal;
+use semel_store::handover::Handover;
 use semel_store::sqlite::{LastStop, OnUncertain, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError};
 use tokio::sync::Notify;
 
-use crate::limits::{ADOPT_MAX, PAYLOAD_KEPT, SWEEP_MAX};
+use crate::limits::{ADOPT_MAX, FRESH_BYTES_MAX, FRESH_MAX, PAYLOAD_KEPT, SWEEP_MAX};
 use crate::pressure::Gauge;
+use crate::store::claim::Due;
 use crate::store::link::{self, LinkRow};
 use crate::store::outbox::{Accepted, Draft, NewOutboxRow, outbox_accept_in_tx, outbox_again};
 use crate::store::peer::{self, Peer};
@@ -36,10 +38,64 @@ pub struct Outbox {
     marks_lost: AtomicBool,
     pub(crate) gauge: Gauge,
     accepted: AtomicU64,
-    /// Rows that were taken to be sent, and of which the file does not say so yet.
-    claimed: Mutex<HashSet<OutboxId>>,
-    /// Something is due.
+    claims: Arc<Claims>,
+    /// New rows on their way to the sender.
+    pub(crate) fresh: Arc<Fresh>,
+}
+
+/// Who has a row in hand: the sender or an operator, never both.
+#[derive(Default)]
+struct Claims(Mutex<InHand>);
+
+#[derive(Default)]
+struct InHand {
+    /// Taken to be sent, and the file does not say so yet.
+    claimed: HashSet<OutboxId>,
+    /// About to be replaced by another row.
+    retiring: HashSet<OutboxId>,
+}
+
+impl Claims {
+    fn lock(&self) -> MutexGuard<'_, InHand> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A row that is not sent meanwhile.
+pub(crate) struct Retiring {
+    id: OutboxId,
+    claims: Arc<Claims>,
+    fresh: Arc<Fresh>,
+}
+
+impl Drop for Retiring {
+    fn drop(&mut self) {
+        self.claims.lock().retiring.remove(&self.id);
+        // Its place was taken by another row, or it is due as before.
+        self.fresh.rows.leave();
+        self.fresh.look.notify_one();
+    }
+}
+
+/// New rows, for a sender that has seen all others.
+pub(crate) struct Fresh {
+    /// In the order in which they are sent.
+    pub(crate) rows: Handover<(i64, OutboxId), Due>,
+    /// There are some.
     pub(crate) wake: Notify,
+    /// Something is due that was not handed over.
+    pub(crate) look: Notify,
+}
+
+impl Fresh {
+    fn accepted(&self, new: &NewOutboxRow, accepted: &Accepted) {
+        if let (Accepted::Inserted { fingerprint }, Ok(destination)) = (accepted, &new.resolved) {
+            let key = (new.draft.priority.rank(), new.id);
+            let bytes = new.draft.body.len() + new.draft.meta.as_str().len();
+            self.rows.offer(key, bytes, || Due::fresh(new, destination, *fingerprint));
+            self.wake.notify_one();
+        }
+    }
 }
 
 /// A send that has passed every check that needs no state.
@@ -112,8 +168,12 @@ impl Outbox {
             marks_lost: AtomicBool::new(false),
             gauge: Gauge::new(room),
             accepted: AtomicU64::new(0),
-            claimed: Mutex::default(),
-            wake: Notify::new(),
+            claims: Arc::default(),
+            fresh: Arc::new(Fresh {
+                rows: Handover::new(FRESH_MAX, FRESH_BYTES_MAX),
+                wake: Notify::new(),
+                look: Notify::new(),
+            }),
         };
         outbox.measure().await.map_err(unfit)?;
         Ok(outbox)
@@ -139,28 +199,46 @@ impl Outbox {
             let accepted = found.ok_or(StoreError::Full)?;
             return Ok(SendAnswer { client_message_id, outbox_id, accepted });
         }
-        let accepted = self.sqlite.write(move |tx| outbox_accept_in_tx(tx, &new)).await?;
+        let (new, fresh) = (Arc::new(new), Arc::clone(&self.fresh));
+        let same = Arc::clone(&new);
+        let write = self.sqlite.write_then(
+            move |tx| outbox_accept_in_tx(tx, &new),
+            move |accepted| fresh.accepted(&same, accepted),
+        );
+        let accepted = write.await?;
         if matches!(accepted, Accepted::Inserted { .. }) {
             self.accepted.fetch_add(1, Ordering::Relaxed);
             self.gauge.accepted(body_bytes);
-            self.wake.notify_one();
         }
         Ok(SendAnswer { client_message_id, outbox_id, accepted })
     }
 
-    /// A row is about to be sent; the mark that says so follows.
-    pub(crate) fn claim_noted(&self, id: OutboxId) {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    /// A row is about to be sent; the mark that says so follows. `false` if it is being retired.
+    pub(crate) fn claim(&self, id: OutboxId) -> bool {
+        let mut claims = self.claims.lock();
+        let free = !claims.retiring.contains(&id);
+        if free {
+            claims.claimed.insert(id);
+        }
+        free
     }
 
     /// The file says what is known of this row.
     pub(crate) fn claim_written(&self, id: OutboxId) {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.claims.lock().claimed.remove(&id);
     }
 
     /// Whether a row may be on the wire although the file does not say so yet.
     pub(crate) fn is_claimed(&self, id: OutboxId) -> bool {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+        self.claims.lock().claimed.contains(&id)
+    }
+
+    /// Keeps a row from being sent for as long as this lives; nothing if it may be on the wire.
+    pub(crate) fn retire(&self, id: OutboxId) -> Option<Retiring> {
+        let mut claims = self.claims.lock();
+        let free = !claims.claimed.contains(&id) && claims.retiring.insert(id);
+        let (claims, fresh) = (Arc::clone(&self.claims), Arc::clone(&self.fresh));
+        free.then_some(Retiring { id, claims, fresh })
     }
 
     /// A page of rows, in the order of accept.

@@ -1,7 +1,9 @@
 //! What waits for a member goes out in the order of history, a window at a time; what is not
-//! acknowledged in time goes out again (broker.md, "Push").
+//! acknowledged in time goes out again (broker.md, "Push"). What is committed while nothing else
+//! waits is handed over in memory, where no other broker can have written in between.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -34,7 +36,9 @@ pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) 
     let redeliver_after = connection.broker.timings.redeliver_after;
     loop {
         // Also when something else happens all the time, and the timer never comes.
-        window.redeliver(now(connection), redeliver_after);
+        if window.redeliver(now(connection), redeliver_after) {
+            connection.registration.peer().fresh.leave();
+        }
         ending.begin(connection);
         match push(connection, &mut window).await {
             Ok(Pushed::All) => {}
@@ -76,12 +80,23 @@ async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, En
     if limit == 0 {
         return Ok(Pushed::All);
     }
+    let fresh = &connection.registration.peer().fresh;
+    if let Some(taken) = fresh.take(usize::try_from(limit).unwrap_or(0)) {
+        let news = taken.rows.into_iter().filter(|(seq, _)| *seq > window.sent);
+        let frames = news.map(|(_, delivery)| Arc::unwrap_or_clone(delivery)).collect();
+        send(connection, window, frames).await?;
+        return Ok(if taken.more { Pushed::More } else { Pushed::All });
+    }
+    if connection.broker.store.is_alone() {
+        fresh.follow();
+    }
     let (mesh, recipient) = (&connection.mesh, connection.session.member_id.as_uuid());
     let store = &connection.broker.store;
     let waiting = match store.deliveries(mesh.mesh_id, recipient, window.sent, limit).await {
         Ok(waiting) => waiting,
         Err(error) => {
             // The next wake-up or the timer tries again.
+            fresh.leave();
             tracing::warn!(error = error.chain(), "deliveries could not be read");
             return Ok(Pushed::All);
         }
@@ -93,9 +108,22 @@ async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, En
     if let (Some(first), false) = (unsaid.first(), set_aside(connection, &unsaid).await) {
         // An acknowledgement of what comes after it would end it.
         frames.retain(|delivery| delivery.seq < *first);
+        fresh.leave();
     }
+    if full {
+        fresh.leave();
+    }
+    send(connection, window, frames).await?;
+    Ok(if full { Pushed::More } else { Pushed::All })
+}
+
+async fn send(
+    connection: &Connection,
+    window: &mut Window,
+    mut frames: Vec<frame::Delivery>,
+) -> Result<(), End> {
     let sent_at = now(connection);
-    let bytes_max = frame_bytes_max(mesh.inline_bytes as usize);
+    let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
     while !frames.is_empty() {
         let rest = frames.split_off(fitting(&frames, bytes_max).max(1));
         let deliveries = std::mem::replace(&mut frames, rest);
@@ -105,7 +133,7 @@ async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, En
         let push = FromBroker::Push(Push { deliveries });
         connection.outbound.send(push).await.map_err(|_| End::Gone)?;
     }
-    Ok(if full { Pushed::More } else { Pushed::All })
+    Ok(())
 }
 
 /// What was read and cannot be said.
@@ -198,13 +226,16 @@ async fn done(connection: &Connection, seq: i64) -> Result<u64, StoreError> {
 }
 
 impl Window {
-    fn redeliver(&mut self, now: Duration, after: Duration) {
+    /// Whether everything that is not acknowledged is to be read and sent again.
+    fn redeliver(&mut self, now: Duration, after: Duration) -> bool {
         let oldest = self.unacked.front();
         let overdue = oldest.filter(|(_, sent_at)| now.saturating_sub(*sent_at) >= after);
         if let Some((seq, _)) = overdue {
             self.sent = seq - 1;
             self.unacked.clear();
+            return true;
         }
+        false
     }
 }
 

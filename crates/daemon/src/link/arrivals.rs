@@ -35,6 +35,13 @@ pub(super) async fn run(
 ) {
     let mut batch = Vec::new();
     while arrivals.recv_many(&mut batch, RECEIVE_BATCH_MAX).await > 0 {
+        // Whoever is ready to add to it runs first: larger batches under load, no wait without.
+        tokio::task::yield_now().await;
+        while batch.len() < RECEIVE_BATCH_MAX
+            && let Ok(more) = arrivals.try_recv()
+        {
+            batch.push(more);
+        }
         let mut pushed: Vec<Arrived> = Vec::new();
         let mut told = Vec::new();
         for arrival in batch.drain(..) {

@@ -2,6 +2,7 @@
 //! move frames, and arrivals are stored beside it. Whatever ends, the connection does, and what was
 //! on the wire goes back (traps 1 and 12).
 
+mod fill;
 mod frames;
 
 use std::collections::{HashMap, VecDeque};
@@ -10,26 +11,24 @@ use std::time::Duration;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use semel_core::id::OutboxId;
-use semel_core::limits::BACKOFF_CAP_MS;
 use semel_wire::frame::{
     Ack, FromBroker, FromDaemon, HistoryRequest, Ping, QueueAck, QueueTake, Resolve, ResolveItem,
-    SendFrame,
 };
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
+use self::fill::Look;
 use super::arrivals::{self, Arrival, Stored};
 use super::connect::Connection;
-use super::flight::{Errand, Failing, Flight, Flying};
+use super::flight::{Errand, Failing, Flight};
 use super::{Ask, Command, Ended, Link, LinkState, Loss, stopped};
 use crate::limits::{
-    HISTORY_PAGE, INBOUND_MAX, NEXT_DUE_LOOK, OFFER_PAGE, OUTBOUND_MAX, PING_INTERVAL, RESOLVE_MAX,
-    SILENCE_MAX, WRITE_TIMEOUT,
+    HISTORY_PAGE, INBOUND_MAX, OUTBOUND_MAX, PING_INTERVAL, RESOLVE_MAX, SILENCE_MAX, WRITE_TIMEOUT,
 };
 use crate::marks::Change;
-use crate::store::claim::{self, Due, Unknown};
+use crate::store::claim::{self, Unknown};
 use crate::store::event::EventKind;
 use crate::store::inbox::Way;
 use crate::store::link::{self, LinkRow};
@@ -44,8 +43,8 @@ struct Serving {
     flight: Flight,
     /// Frames that wait for the writer.
     outgoing: VecDeque<FromDaemon>,
-    /// Rows may be due that were not looked at.
-    look: bool,
+    /// What may be due that was not looked at.
+    look: Look,
     /// Nothing is sent before this.
     paused_until: Option<Duration>,
     /// Answers in a row that said "later".
@@ -109,6 +108,7 @@ pub(super) async fn serve(
     let ended = run(link, &mut serving, &mut frames, &outgoing, &mut on_disk, stop).await;
     reading.abort();
     drop(outgoing);
+    link.outbox.fresh.rows.leave();
     // The writer says why, if it still can.
     let _ = tokio::time::timeout(WRITE_TIMEOUT, writing).await;
     // Whatever was written down after this would belong to the next connection.
@@ -168,7 +168,7 @@ async fn begin(
         store_epoch: ack.store_epoch.clone(),
         flight: Flight::default(),
         outgoing: VecDeque::new(),
-        look: true,
+        look: Look::File,
         paused_until: None,
         failures: 0,
         failing: Failing::default(),
@@ -232,13 +232,21 @@ async fn run(
                 }
                 None => Err(gone(Loss::Storage, "the inbox cannot be written")),
             },
-            () = link.outbox.wake.notified() => {
-                serving.look = true;
+            () = link.outbox.fresh.wake.notified() => {
+                // What was committed with it goes along.
+                tokio::task::yield_now().await;
+                serving.look(Look::Fresh);
+                Ok(())
+            }
+            () = link.outbox.fresh.look.notified() => {
+                serving.look(Look::File);
                 Ok(())
             }
             Some(ids) = link.settled.recv() => {
+                if ids.iter().any(|(_, returns)| *returns) {
+                    serving.look(Look::File);
+                }
                 link.settle(ids);
-                serving.look = true;
                 Ok(())
             }
             Some(command) = link.commands.recv() => {
@@ -276,102 +284,9 @@ impl Serving {
         }
     }
 
-    /// Sends what is due, as far as the window has room. A look costs the same for one row as for
-    /// many, so a window that is nearly full waits for more answers.
-    async fn fill(&mut self, link: &mut Link) {
-        let now = link.clock.monotonic();
-        let window = link.options.window;
-        let room = window.saturating_sub(self.flight.len());
-        let paused = self.paused_until.is_some_and(|until| until > now);
-        let too_little = room == 0 || room < window / 4;
-        if too_little || !self.look || paused || link.returning > 0 {
-            return;
-        }
-        self.paused_until = None;
-        let taken: std::collections::HashSet<OutboxId> =
-            link.unsettled.keys().copied().chain(self.flight.ids()).collect();
-        let wall = link.clock.wall();
-        let read = link.outbox.sqlite.read(move |connection| {
-            let due = claim::due(connection, &taken, wall, room)?;
-            let next = match due.len() < room {
-                true => claim::next_due(connection, NEXT_DUE_LOOK)?,
-                false => None,
-            };
-            Ok((due, next))
-        });
-        match read.await {
-            Ok((due, next)) => {
-                self.look = due.len() >= room;
-                let wait = next.map(|at| at.0.saturating_sub(wall.0)).filter(|wait| *wait > 0);
-                self.next_due = wait
-                    .and_then(|ms| u64::try_from(ms).ok())
-                    .map(|ms| now + Duration::from_millis(ms.min(BACKOFF_CAP_MS)));
-                for row in due {
-                    link.mark(row.id, Change::Claimed).await;
-                    self.depart(row, Errand::Send, now);
-                }
-                if !self.look {
-                    self.offer(link, now).await;
-                }
-            }
-            Err(error) => {
-                link.complain(&error, "what is due could not be read");
-                self.pause(now + Duration::from_secs(1));
-            }
-        }
-        let inflight = self.flight.len();
-        link.status.send_if_modified(|status| {
-            status.inflight = inflight;
-            false
-        });
-    }
-
-    fn depart(&mut self, row: Due, errand: Errand, now: Duration) {
-        let attempt = row.attempts.saturating_add(1);
-        let flying = Flying { id: row.id, errand, sent_at: now, attempt };
-        self.flight.depart(row.client_message_id.clone(), flying);
-        self.outgoing.push_back(FromDaemon::Send(send_frame(row)));
-    }
-
-    /// Offers done rows again, behind everything that is due.
-    async fn offer(&mut self, link: &mut Link, now: Duration) {
-        let (Some(after), 0) = (self.offers.after.clone(), self.offers.outstanding) else {
-            return;
-        };
-        let room = link.options.window.saturating_sub(self.flight.len());
-        let limit = OFFER_PAGE.min(i64::try_from(room).unwrap_or(0));
-        if limit == 0 {
-            return;
-        }
-        let before = self.link_row.epoch_floor.clone();
-        let read = link
-            .outbox
-            .sqlite
-            .read(move |connection| claim::offered(connection, &after, &before, limit));
-        match read.await {
-            Ok(page) => {
-                // Whatever is on the wire under the same id is the same row.
-                self.offers.page_last = page.last().map(|row| row.id);
-                self.offers.outstanding = page.len();
-                self.offers.again = false;
-                if page.is_empty() {
-                    self.offers.after = None;
-                    let floor = OutboxId::parse(&self.link_row.epoch_floor);
-                    if let Some(floor) = floor {
-                        link.mark(floor, Change::OfferedTo).await;
-                    }
-                }
-                for row in page {
-                    self.depart(row, Errand::Offer, now);
-                }
-            }
-            Err(error) => link.complain(&error, "done rows could not be read"),
-        }
-    }
-
     fn pause(&mut self, until: Duration) {
         self.paused_until = Some(self.paused_until.map_or(until, |paused| paused.max(until)));
-        self.look = true;
+        self.look(Look::Fresh);
     }
 
     fn request(&mut self) -> u64 {
@@ -430,6 +345,8 @@ impl Serving {
             Command::GiveUp { id, why, reply } => {
                 let free = !self.flight.contains(id);
                 if free {
+                    // It may have been handed over.
+                    self.look(Look::File);
                     link.mark(id, Change::Expired { why }).await;
                     link.tell_when_settled(vec![id], reply);
                 } else {
@@ -521,29 +438,16 @@ impl Serving {
             self.outgoing.push_back(FromDaemon::Ping(Ping { id }));
         }
         if self.next_due.is_some_and(|due| due <= now) {
-            (self.next_due, self.look) = (None, true);
+            self.next_due = None;
+            self.look(Look::File);
         }
         if now.saturating_sub(self.expired_at) >= link.options.expire_interval {
             self.expired_at = now;
             let flight = &self.flight;
             link.expire(|id| flight.contains(id)).await;
+            self.look(Look::File);
         }
         Ok(())
-    }
-}
-
-fn send_frame(row: Due) -> SendFrame {
-    SendFrame {
-        client_message_id: row.client_message_id,
-        destination_kind: row.destination.kind(),
-        destination_ref: row.destination.reference().to_owned(),
-        reply_to_id: row.reply_to_id,
-        priority: row.priority,
-        meta: row.meta,
-        body: row.body,
-        request_fingerprint: row.request_fingerprint,
-        body_commitment: None,
-        enqueued_at: row.enqueued_at,
     }
 }
 

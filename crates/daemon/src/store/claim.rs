@@ -12,7 +12,7 @@ use semel_core::id::{ClientMessageId, OutboxId};
 use semel_core::limits::BACKOFF_CAP_MS;
 use semel_store::{StoreError, statements};
 
-use super::outbox::{corrupt, destination, outbox_id};
+use super::outbox::{NewOutboxRow, corrupt, destination, outbox_id};
 
 statements! {
     /// In the order in which they are to be sent. Only what waits on its own is not due, and not if
@@ -130,6 +130,28 @@ pub struct Due {
     pub enqueued_at: UnixMs,
     /// Attempts before this one.
     pub attempts: u32,
+}
+
+impl Due {
+    /// A row that was just inserted, as it would be read.
+    pub(crate) fn fresh(
+        new: &NewOutboxRow,
+        destination: &Destination,
+        request_fingerprint: Fingerprint,
+    ) -> Self {
+        Self {
+            id: new.id,
+            client_message_id: new.client_message_id.clone(),
+            request_fingerprint,
+            body: new.draft.body.clone(),
+            meta: new.draft.meta.as_str().to_owned(),
+            reply_to_id: new.draft.reply_to_id.clone(),
+            destination: destination.clone(),
+            priority: new.draft.priority,
+            enqueued_at: new.now,
+            attempts: 0,
+        }
+    }
 }
 
 /// A row whose fate the broker is asked about.

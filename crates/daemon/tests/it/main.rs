@@ -11,6 +11,7 @@
 
 mod clock;
 mod delivery;
+mod fresh;
 mod recover;
 mod room;
 mod rules;

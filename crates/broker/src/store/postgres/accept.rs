@@ -228,7 +228,7 @@ impl PostgresStore {
         if accepted.is_empty() {
             // Dropping the transaction takes back whatever was claimed.
             let verdicts = decided.into_iter().flatten().collect();
-            return Ok(Some(BatchDone { verdicts, recipients: Vec::new() }));
+            return Ok(Some(BatchDone { verdicts, recipients: Vec::new(), fresh: Vec::new() }));
         }
         let refused = facts.claimed.iter().filter(|n| decided[**n].is_some());
         let refused: Vec<&AcceptItem> = refused.map(|n| &batch.items[*n]).collect();
@@ -242,7 +242,7 @@ impl PostgresStore {
                 history_id: numbers.next().unwrap_or(first_seq),
             })
         });
-        Ok(Some(BatchDone { verdicts: verdicts.collect(), recipients }))
+        Ok(Some(BatchDone { verdicts: verdicts.collect(), recipients, fresh: Vec::new() }))
     }
 
     /// The first round trip: BEGIN, the sessions' locks, the claims, and what is to be known.

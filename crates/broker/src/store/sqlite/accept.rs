@@ -2,7 +2,6 @@
 //! simply decided one after the other: an id that occurs twice in a batch finds its first row.
 
 use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use rusqlite::{CachedStatement, OptionalExtension, named_params, params};
@@ -18,15 +17,18 @@ use super::{Key, SqliteStore, exists, key};
 use crate::accept::{
     AcceptBatch, AcceptItem, Claim, Decision, Epoch, Session, Standing, Target, Verdict, decide,
 };
-use crate::store::BatchDone;
+use crate::store::{BatchDone, Fresh, Sender};
 
 statements! {
     SENDER_ACTIVE = "
-        SELECT 1
+        SELECT member.name, member_key.pubkey
           FROM member
-         WHERE mesh_id = :mesh_id
-           AND member_id = :member_id
-           AND status = 'active'";
+          LEFT JOIN member_key ON member_key.mesh_id = member.mesh_id
+                              AND member_key.member_id = member.member_id
+                              AND member_key.status <> 'rotated_out'
+         WHERE member.mesh_id = :mesh_id
+           AND member.member_id = :member_id
+           AND member.status = 'active'";
 
     TOPIC_OF = "
         SELECT 1
@@ -120,25 +122,27 @@ fn accept_in_tx(tx: &Tx<'_>, batch: &AcceptBatch) -> Result<BatchDone, StoreErro
         mesh,
         next_seq: first_seq,
         epochs: HashMap::new(),
-        standings: HashMap::new(),
+        senders: HashMap::new(),
         targets: HashMap::new(),
         recipients: HashSet::new(),
+        fresh: Vec::with_capacity(batch.items.len()),
         claiming: claiming(tx)?,
         messages: [tx.prepare_cached(TOPIC_MESSAGE)?, tx.prepare_cached(MESSAGE_QUEUE)?],
         history: tx.prepare_cached(HISTORY)?,
         delivery: tx.prepare_cached(DELIVERY)?,
     };
-    let verdicts = batch.items.iter().map(|item| run.item(item)).collect::<Result<_, _>>()?;
+    let items = batch.items.iter().enumerate();
+    let verdicts = items.map(|(index, item)| run.item(index, item)).collect::<Result<_, _>>()?;
     if run.next_seq > first_seq {
         tx.prepare_cached(SEQ_TAKEN)?.execute(params![mesh, run.next_seq])?;
     }
     let mut recipients: Vec<Uuid> = run.recipients.into_iter().collect();
     recipients.sort_unstable();
-    Ok(BatchDone { verdicts, recipients })
+    Ok(BatchDone { verdicts, recipients, fresh: run.fresh })
 }
 
 /// Whether a destination is there, and who gets what is sent to it.
-type Found = (Target, Rc<[Uuid]>);
+type Found = (Target, Arc<[Uuid]>);
 
 /// One batch. Nobody else writes meanwhile, so what was read once holds to its end.
 struct Run<'a> {
@@ -147,9 +151,11 @@ struct Run<'a> {
     mesh: [u8; 16],
     next_seq: i64,
     epochs: HashMap<Session, Epoch>,
-    standings: HashMap<MemberId, Standing>,
+    /// Those who may send.
+    senders: HashMap<MemberId, Option<Arc<Sender>>>,
     targets: HashMap<(MemberId, &'a Destination), Found>,
     recipients: HashSet<Uuid>,
+    fresh: Vec<Fresh>,
     /// What runs for every item, looked up once.
     claiming: CachedStatement<'a>,
     /// Of topics, and of members and queues.
@@ -159,10 +165,11 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn item(&mut self, item: &'a AcceptItem) -> Result<Verdict, StoreError> {
+    fn item(&mut self, index: usize, item: &'a AcceptItem) -> Result<Verdict, StoreError> {
         let (mesh_id, sender) = (self.batch.mesh_id, item.session.member_id);
         let epoch = self.epoch(&item.session)?;
-        let standing = self.standing(sender)?;
+        let shown = self.sender(sender)?;
+        let standing = if shown.is_some() { Standing::Active } else { Standing::Inactive };
         let (target, to) = self.target(item)?;
         // Claimed only where a claim would be kept, so that none has to be taken back.
         let kept = decide(epoch, Claim::Won, standing, target) == Decision::Accept;
@@ -174,17 +181,18 @@ impl<'a> Run<'a> {
             }
         };
         let claim = held.as_ref().map_or(Claim::Won, |held| Claim::held(held, &item.fingerprint));
-        match (decide(epoch, claim, standing, target), held) {
-            (Decision::Accept, _) if claimed => {
+        match (decide(epoch, claim, standing, target), held, shown) {
+            (Decision::Accept, _, Some(sender)) if claimed => {
                 let history_id = self.effects(item, &to)?;
                 let broker_message_id = item.broker_message_id;
+                self.fresh.push(Fresh { item: index, seq: history_id, sender, to });
                 Ok(Verdict::Accepted { broker_message_id, history_id })
             }
-            (Decision::Duplicate, Some(held)) => Ok(Verdict::Duplicate(held)),
-            (Decision::Reused, Some(held)) => Ok(Verdict::Reused(held)),
-            (Decision::Refuse(code), _) => Ok(Verdict::Refused(code)),
-            (Decision::Close, _) => Ok(Verdict::Stale),
-            (Decision::Accept | Decision::Duplicate | Decision::Reused, _) => Err(no_row(item)),
+            (Decision::Duplicate, Some(held), _) => Ok(Verdict::Duplicate(held)),
+            (Decision::Reused, Some(held), _) => Ok(Verdict::Reused(held)),
+            (Decision::Refuse(code), _, _) => Ok(Verdict::Refused(code)),
+            (Decision::Close, _, _) => Ok(Verdict::Stale),
+            (Decision::Accept | Decision::Duplicate | Decision::Reused, _, _) => Err(no_row(item)),
         }
     }
 
@@ -197,25 +205,28 @@ impl<'a> Run<'a> {
         Ok(epoch)
     }
 
-    fn standing(&mut self, sender: MemberId) -> Result<Standing, StoreError> {
-        if let Some(standing) = self.standings.get(&sender) {
-            return Ok(*standing);
+    /// How an active member is shown; nothing of one that may not send.
+    fn sender(&mut self, member_id: MemberId) -> Result<Option<Arc<Sender>>, StoreError> {
+        if let Some(sender) = self.senders.get(&member_id) {
+            return Ok(sender.clone());
         }
-        let by = named_params! {":mesh_id": self.mesh, ":member_id": key(sender)};
-        let active = exists(self.tx, SENDER_ACTIVE, by)?;
-        let standing = if active { Standing::Active } else { Standing::Inactive };
-        self.standings.insert(sender, standing);
-        Ok(standing)
+        let by = named_params! {":mesh_id": self.mesh, ":member_id": key(member_id)};
+        let mut statement = self.tx.prepare_cached(SENDER_ACTIVE)?;
+        let found = statement
+            .query_row(by, |row| Ok(Arc::new(Sender { name: row.get(0)?, pubkey: row.get(1)? })));
+        let sender = found.optional()?;
+        self.senders.insert(member_id, sender.clone());
+        Ok(sender)
     }
 
     fn target(&mut self, item: &'a AcceptItem) -> Result<Found, StoreError> {
         let asked = (item.session.member_id, item.envelope.destination());
         if let Some((target, to)) = self.targets.get(&asked) {
-            return Ok((*target, Rc::clone(to)));
+            return Ok((*target, Arc::clone(to)));
         }
         let (target, to) = target_in_tx(self.tx, self.batch.mesh_id, item)?;
-        let to: Rc<[Uuid]> = to.into();
-        self.targets.insert(asked, (target, Rc::clone(&to)));
+        let to: Arc<[Uuid]> = to.into();
+        self.targets.insert(asked, (target, Arc::clone(&to)));
         Ok((target, to))
     }
 

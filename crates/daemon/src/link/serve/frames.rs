@@ -13,6 +13,7 @@ use super::super::arrivals::Arrival;
 use super::super::flight::{Errand, Flying};
 use super::super::judge::{Judged, judge};
 use super::super::{Ended, Link, Loss};
+use super::fill::Look;
 use super::{Serving, Way, gone};
 use crate::limits::{ATTEMPTS_TOGETHER, FRAMES_TOGETHER};
 use crate::marks::Change;
@@ -147,7 +148,7 @@ impl Serving {
             tracing::warn!(status = result.status, "an answer to nothing");
             return Ok(());
         };
-        self.look = true;
+        self.look(Look::Fresh);
         let now = link.clock.monotonic();
         let sent_before = self.link_row.may_have_been_sent_before(flying.id);
         let judged = judge(result, sent_before);
