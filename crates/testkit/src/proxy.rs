@@ -14,9 +14,6 @@ pub enum Fault {
     CutBefore,
     /// The server gets the request and answers; the answer is lost, then the connection.
     CutAfter,
-    /// The server gets the request and what follows it up to a COMMIT, and commits; nothing that it
-    /// answers arrives, then the connection is lost.
-    CutAfterCommit,
     /// The server gets the request; its answer never comes, the connection stays open.
     Stall,
 }
@@ -87,7 +84,6 @@ async fn serve(client: TcpStream, server: std::net::SocketAddr, shared: Arc<Shar
     let (mut from_server, mut to_server) = server.into_split();
     let clients_turn = AtomicBool::new(true);
     let mute = AtomicBool::new(false);
-    let commits = AtomicBool::new(false);
 
     let upstream = async {
         let mut buffer = vec![0; 64 << 10];
@@ -98,17 +94,12 @@ async fn serve(client: TcpStream, server: std::net::SocketAddr, shared: Arc<Shar
             match shared.fault_for(&buffer[..count]) {
                 Some(Fault::CutBefore) => return,
                 Some(Fault::CutAfter | Fault::Stall) => mute.store(true, Ordering::SeqCst),
-                Some(Fault::CutAfterCommit) => {
-                    commits.store(true, Ordering::SeqCst);
-                    mute.store(true, Ordering::SeqCst);
-                }
                 None => {}
             }
             if to_server.write_all(&buffer[..count]).await.is_err() {
                 return;
             }
-            let goes_on = commits.load(Ordering::SeqCst) || shared.stalls();
-            if mute.load(Ordering::SeqCst) && !goes_on {
+            if mute.load(Ordering::SeqCst) && !shared.stalls() {
                 // The server answers all that it has got, and then finds that nothing follows.
                 let _ = to_server.shutdown().await;
                 return std::future::pending().await;
@@ -120,12 +111,6 @@ async fn serve(client: TcpStream, server: std::net::SocketAddr, shared: Arc<Shar
         while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
             clients_turn.store(false, Ordering::SeqCst);
             if mute.load(Ordering::SeqCst) {
-                let is_over = |tag: &[u8]| buffer[..count].windows(tag.len()).any(|w| w == tag);
-                if commits.load(Ordering::SeqCst)
-                    && (is_over(b"COMMIT\0") || is_over(b"ROLLBACK\0"))
-                {
-                    return;
-                }
                 continue;
             }
             if to_client.write_all(&buffer[..count]).await.is_err() {

@@ -15,7 +15,7 @@ use crate::support::{Bench, Setup, step};
 /// What the first step gives: in the record of its end, which also begins the second, and in no
 /// request before.
 const RESULT: &str = "result-of-one";
-/// The worker's name: in the claim, which also begins the first step.
+/// The worker's name: in the claim or the submission, whichever begins the first step.
 const WORKER: &str = "test-engine";
 
 /// An engine whose database is behind a proxy.
@@ -60,7 +60,7 @@ async fn a_record_that_was_lost_is_written_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_whose_answer_was_lost_is_found() {
-    cut(RESULT, Fault::CutAfterCommit).await;
+    cut(RESULT, Fault::CutAfter).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,5 +70,5 @@ async fn a_claim_that_was_lost_is_made_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_answer_was_lost_is_found() {
-    cut(WORKER, Fault::CutAfterCommit).await;
+    cut(WORKER, Fault::CutAfter).await;
 }
