@@ -47,6 +47,8 @@ struct Serving {
     look: Look,
     /// Nothing is sent before this.
     paused_until: Option<Duration>,
+    /// Something was put off: what is on the wire behind it may be, too, and nothing may pass it.
+    put_off: bool,
     /// Answers in a row that said "later".
     failures: u32,
     failing: Failing,
@@ -170,6 +172,7 @@ async fn begin(
         outgoing: VecDeque::new(),
         look: Look::File,
         paused_until: None,
+        put_off: false,
         failures: 0,
         failing: Failing::default(),
         next_due: None,

@@ -1,9 +1,12 @@
-//! New rows reach the sender in memory, whatever else happens to them and to it.
+//! New rows reach the sender in memory, whatever else happens to them and to it, and pass nobody.
+
+use std::time::Duration;
 
 use semel_core::id::ClientMessageId;
 use semel_core::outbox::OutboxStatus;
 use semel_daemon::engine::{Engine, Requeue, Requeued};
 use semel_daemon::limits::{FRESH_BYTES_MAX, WINDOW};
+use semel_wire::frame::{FromBroker, SendResult};
 
 use crate::scripted::{Line, Scripted};
 use crate::support::{Host, dm, row, send};
@@ -83,4 +86,35 @@ async fn what_was_requeued_before_it_left_never_leaves() {
     send(&engine, dm("last", 1, "hello")).await;
     assert_eq!(line.sent().await.client_message_id.as_str(), "last");
     engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_passes_what_may_yet_be_put_off() {
+    for (status, code) in [(429, "rate_limited"), (503, "store_unavailable")] {
+        let broker = Scripted::new().await;
+        let host = Host::new(0, broker.url());
+        let engine = host.start().await;
+        let mut line = broker.connection("one").await;
+        for id in ["one", "two"] {
+            send(&engine, dm(id, 1, "hello")).await;
+            assert_eq!(line.sent().await.client_message_id.as_str(), id);
+        }
+        put_off(&mut line, "one", (status, code)).await;
+        row(&engine, "one", |row| row.status == OutboxStatus::Pending && row.attempts == 1).await;
+        send(&engine, dm("three", 1, "hello")).await;
+        // The second one's answer is late, and is the same.
+        let early = tokio::time::timeout(Duration::from_millis(200), line.sent()).await;
+        assert!(early.is_err(), "{early:?} after {status}");
+        put_off(&mut line, "two", (status, code)).await;
+        for id in ["one", "two", "three"] {
+            assert_eq!(line.sent().await.client_message_id.as_str(), id, "after {status}");
+        }
+        engine.stop().await;
+    }
+}
+
+async fn put_off(line: &mut Line, id: &str, (status, code): (u16, &str)) {
+    let mut result = SendResult::new(ClientMessageId::parse(id).unwrap(), status);
+    (result.code, result.retry_after_ms) = (Some(code.to_owned()), Some(1));
+    line.say(&FromBroker::SendResult(result)).await;
 }

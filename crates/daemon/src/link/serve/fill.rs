@@ -33,6 +33,10 @@ impl Serving {
     pub(super) async fn fill(&mut self, link: &mut Link) {
         let now = link.clock.monotonic();
         let paused = self.paused_until.is_some_and(|until| until > now);
+        self.put_off &= self.flight.len() > 0;
+        if self.put_off {
+            return;
+        }
         if self.room(link) == 0 || self.look == Look::Nowhere || paused || link.returning > 0 {
             return;
         }

@@ -208,6 +208,7 @@ impl Serving {
                 return Err(gone(Loss::Protocol, &what));
             }
         };
+        self.put_off |= change.returns();
         link.mark(flying.id, change).await;
         Ok(())
     }
