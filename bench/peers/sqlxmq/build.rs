@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 
 fn main() -> Result<()> {
     let cargo = std::env::var("CARGO")?;
-    let asked = ["metadata", "--format-version=1", "--offline", "--locked"];
+    let platform = std::env::var("TARGET")?;
+    let asked = ["metadata", "--format-version=1", "--locked", "--filter-platform", &platform];
     let output = Command::new(cargo).args(asked).output()?;
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let packages = metadata["packages"].as_array().context("a list of packages")?;

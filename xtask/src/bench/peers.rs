@@ -119,7 +119,9 @@ fn engines(found: &mut Map<String, Value>, folder: &Path) {
 fn built(workspace: &str, name: &str, target: &Path) -> (Result<()>, PathBuf, String) {
     let manifest = format!("{workspace}/Cargo.toml");
     let mut build = repo::cargo(&["build", "--release", "--locked", "--manifest-path", &manifest]);
-    let done = repo::succeed(build.arg("--target-dir").arg(target));
+    // Why is said above it by cargo, with paths that are nobody's business.
+    let done = repo::succeed(build.arg("--target-dir").arg(target)).context("its build failed");
+    let done = done.map_err(|error| anyhow::anyhow!("{error}"));
     let lock = fs::read_to_string(repo::root().join(workspace).join("Cargo.lock"));
     (done, target.join("release").join(name), lock.unwrap_or_default())
 }
