@@ -123,6 +123,8 @@ pub(crate) async fn run(
     // What was known of these rows did not reach the file, which may say that they are on the
     // wire. At most a window of them: none is claimed in the file before they are cleared.
     let mut lost: BTreeSet<OutboxId> = BTreeSet::new();
+    // Of these, what would be due again: until the file says so nothing may pass it.
+    let mut owed: Vec<Settled> = Vec::new();
     loop {
         let more = marks.recv_many(&mut batch, MARKS_BATCH_MAX);
         let more = match lost.is_empty() {
@@ -134,7 +136,8 @@ pub(crate) async fn run(
             Ok(_) => linger(&mut batch, &mut marks).await,
             Err(_) => {}
         }
-        let ids = batch.iter().map(|mark| (mark.id, mark.change.returns())).collect();
+        let ids = batch.iter().map(|mark| (mark.id, mark.change.returns()));
+        let mut ids: Vec<Settled> = ids.collect();
         let batch: Arc<[Mark]> = joined(std::mem::take(&mut batch)).into();
         let returning: Arc<[OutboxId]> = lost.iter().copied().collect();
         match write(&outbox, &clock, &batch, &returning).await {
@@ -145,12 +148,14 @@ pub(crate) async fn run(
                 }
                 if !lost.is_empty() {
                     lost.clear();
+                    ids.append(&mut owed);
                     outbox.fresh.look.notify_one();
                 }
             }
             // They are sent again, and the broker knows them.
             Err(error) => {
                 outbox.lose_marks();
+                owed.extend(ids.extract_if(.., |(_, returns)| *returns));
                 lost.extend(batch.iter().filter(|mark| mark.change.lands()).map(|mark| mark.id));
                 tracing::error!(error = error.chain(), "marks of rows could not be written");
                 tokio::time::sleep(Duration::from_millis(100)).await;
