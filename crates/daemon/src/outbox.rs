@@ -55,6 +55,20 @@ struct InHand {
     retiring: HashSet<OutboxId>,
 }
 
+impl InHand {
+    fn claim(&mut self, id: OutboxId) -> bool {
+        let free = !self.retiring.contains(&id);
+        if free {
+            self.claimed.insert(id);
+        }
+        free
+    }
+
+    fn retire(&mut self, id: OutboxId) -> bool {
+        !self.claimed.contains(&id) && self.retiring.insert(id)
+    }
+}
+
 impl Claims {
     fn lock(&self) -> MutexGuard<'_, InHand> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -215,12 +229,7 @@ impl Outbox {
 
     /// A row is about to be sent; the mark that says so follows. `false` if it is being retired.
     pub(crate) fn claim(&self, id: OutboxId) -> bool {
-        let mut claims = self.claims.lock();
-        let free = !claims.retiring.contains(&id);
-        if free {
-            claims.claimed.insert(id);
-        }
-        free
+        self.claims.lock().claim(id)
     }
 
     /// The file says what is known of this row.
@@ -235,10 +244,9 @@ impl Outbox {
 
     /// Keeps a row from being sent for as long as this lives; nothing if it may be on the wire.
     pub(crate) fn retire(&self, id: OutboxId) -> Option<Retiring> {
-        let mut claims = self.claims.lock();
-        let free = !claims.claimed.contains(&id) && claims.retiring.insert(id);
+        let free = self.claims.lock().retire(id);
         let (claims, fresh) = (Arc::clone(&self.claims), Arc::clone(&self.fresh));
-        free.then_some(Retiring { id, claims, fresh })
+        free.then(|| Retiring { id, claims, fresh })
     }
 
     /// A page of rows, in the order of accept.
@@ -416,5 +424,22 @@ async fn restart(sqlite: &Sqlite) -> Result<(), StoreError> {
         if again.await? == 0 {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_testkit::clock::SimClock;
+
+    use super::*;
+
+    #[test]
+    fn a_row_is_in_one_hand() {
+        let mint = IdMint::new(Arc::new(SimClock::at_ms(1)), Box::new(|| 42));
+        let (sent, replaced) = (mint.outbox_id(), mint.outbox_id());
+        let mut rows = InHand::default();
+        assert!(rows.claim(sent) && !rows.retire(sent), "the sender has it");
+        assert!(rows.retire(replaced) && !rows.claim(replaced), "an operator has it");
+        assert!(!rows.retire(replaced), "and no other");
     }
 }

@@ -113,6 +113,32 @@ async fn nothing_passes_what_may_yet_be_put_off() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_passes_what_could_not_be_put_back() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("one", 1, "hello")).await;
+    line.sent().await;
+    let one = row(&engine, "one", |row| row.status == OutboxStatus::Inflight).await;
+    host.plant(
+        "outbox.db",
+        "CREATE TRIGGER planted BEFORE UPDATE ON outbox WHEN NEW.status = 'pending' \
+         BEGIN SELECT RAISE(ABORT, 'the disk takes nothing'); END",
+    );
+    put_off(&mut line, "one", (429, "rate_limited")).await;
+    row(&engine, "one", |_| engine.outbox.may_have_lost_marks(one.life)).await;
+    send(&engine, dm("two", 1, "hello")).await;
+    let early = tokio::time::timeout(Duration::from_millis(200), line.sent()).await;
+    assert!(early.is_err(), "{early:?}");
+    host.plant("outbox.db", "DROP TRIGGER planted");
+    for id in ["one", "two"] {
+        assert_eq!(line.sent().await.client_message_id.as_str(), id);
+    }
+    engine.stop().await;
+}
+
 async fn put_off(line: &mut Line, id: &str, (status, code): (u16, &str)) {
     let mut result = SendResult::new(ClientMessageId::parse(id).unwrap(), status);
     (result.code, result.retry_after_ms) = (Some(code.to_owned()), Some(1));
