@@ -116,7 +116,8 @@ impl From<StoreError> for Problem {
             | StoreError::Uncertain { .. }
             | StoreError::Unavailable { .. }
             | StoreError::Contended { .. }
-            | StoreError::RolledBack { .. } => {
+            | StoreError::RolledBack { .. }
+            | StoreError::Behind => {
                 tracing::error!(error = error.chain(), "a call could not be answered");
                 Self::new(Code::StoreUnavailable, "the database does not answer now")
             }

@@ -83,6 +83,9 @@ pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
 /// of it is taken.
 pub const TOLD_TO_WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// Batches of a mesh whose ids are being looked up: whoever comes meanwhile need not wait for that.
+pub const LOOK_UPS_AT_ONCE: usize = 2;
+
 /// Sends that may wait for a mesh's lane; one more waits in its connection.
 pub const LANE_QUEUE_MAX: usize = 4096;
 

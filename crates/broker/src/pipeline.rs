@@ -1,10 +1,12 @@
 //! From a send to its answer: decode → B0 → B1 → batch → B2/B3 → answer (mesh.md §7).
 //!
-//! Every mesh has a lane of two stations, each a task of its own: a daemon that goes away cancels
-//! nothing half-way. The first looks ids up (B0) and checks (B1), the second runs the transaction
-//! (B2, B3). Each has one batch under way, and takes what has arrived meanwhile as its next: a lone
-//! send costs one commit, a crowd shares them, and sends stay in their order. An id whose first
-//! attempt is still in the second station is not known in the first; the transaction finds it.
+//! Every mesh has a lane, a task of its own: a daemon that goes away cancels nothing half-way. In it
+//! sends pass three stations in their order: their ids are looked up (B0), they are checked (B1), and
+//! the transaction (B2, B3) takes whatever has got so far when it begins (`gate.rs`): a lone send
+//! costs one commit, a crowd shares them. SQLite's writer is given the next transaction while the
+//! last one is committed and answered, so that it never waits for us; should that one be lost, the
+//! next takes nothing. An id whose first attempt is not committed yet is not known in the first
+//! station; the transaction finds it.
 //!
 //! | phase | what | refused with |
 //! |---|---|---|
@@ -16,26 +18,31 @@
 //! that wait for it are closed. What comes behind a send that was put off is put off as well
 //! (`order.rs`).
 
+mod gate;
 mod order;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesOrdered;
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::code::Code;
-use semel_core::id::MeshId;
+use semel_core::id::{MemberId, MeshId};
+use semel_store::sqlite::Sequence;
 use semel_store::{Fate, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
-use self::order::{PutOff, ToldToWait};
+use self::gate::{Gate, Taken};
+use self::order::ToldToWait;
 use crate::accept::{AcceptBatch, AcceptItem, Claim, Verdict};
 use crate::hints::Hints;
 use crate::hub::Hub;
 use crate::life::StoreLife;
 use crate::limiter::{self, LimitRequest, Limiter, LimiterCounts};
-use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX};
+use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX, LOOK_UPS_AT_ONCE};
 use crate::metrics::{LaneMetrics, Metrics};
 use crate::store::{BatchDone, Mesh, Store};
 
@@ -79,6 +86,18 @@ impl Waiting {
 /// A send that passed B1, and what it cost; nothing of one that could not be looked up, which has
 /// its place in the order all the same.
 type Passed = (Waiting, Option<limiter::Verdict>);
+
+/// A transaction that has ended; one that never began took nothing.
+struct Ran {
+    taken: Option<Taken>,
+    done: Result<BatchDone, StoreError>,
+}
+
+/// How the limiter knows the mesh and each sender of a batch.
+type Names<'a> = (&'a str, &'a HashMap<MemberId, String>);
+
+/// What a send costs, or what it is answered.
+type Checked = Result<limiter::Verdict, Answer>;
 
 /// The lanes of all meshes.
 pub struct Pipeline {
@@ -152,14 +171,10 @@ impl Pipeline {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = lanes.entry(mesh.mesh_id).or_insert_with(|| {
             let (lane, waiting) = mpsc::channel(LANE_QUEUE_MAX);
-            let (passed, batches) = mpsc::channel(BATCH_MAX);
-            let (first, second) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
-            let counted = Arc::new(first.metrics.lane(mesh));
-            let counted_too = Arc::clone(&counted);
-            drop(tokio::spawn(async move {
-                first.look_up_and_check(&counted, waiting, &passed).await;
-            }));
-            drop(tokio::spawn(async move { second.run_batches(&counted_too, batches).await }));
+            let shared = Arc::clone(&self.shared);
+            let counted = shared.metrics.lane(mesh);
+            let gate = Arc::new(Gate::new(mesh.mesh_id, Arc::clone(&shared.clock)));
+            drop(tokio::spawn(async move { shared.serve(&counted, &gate, waiting).await }));
             lane
         });
         lane.clone()
@@ -167,95 +182,138 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// The first station.
-    async fn look_up_and_check(
+    async fn serve(
         &self,
         lane: &LaneMetrics,
+        gate: &Arc<Gate>,
         mut waiting: mpsc::Receiver<Waiting>,
-        passed: &mpsc::Sender<Passed>,
     ) {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
-        let mut told_to_wait = ToldToWait::default();
-        while gathered(&mut waiting, &mut batch).await {
-            let now = self.clock.wall();
-            let batch = std::mem::take(&mut batch);
-            let unknown = match self.answer_known(lane, batch, now).await {
-                Ok(unknown) => unknown,
-                Err(undecided) => {
-                    for waiting in undecided {
-                        drop(passed.send((waiting, None)).await);
+        let (mut arrived, mut told_to_wait) = (Vec::new(), ToldToWait::default());
+        let (mut looked_up, mut checked) = (FuturesOrdered::new(), FuturesOrdered::new());
+        let (mut running, mut sequence) = (FuturesOrdered::new(), Arc::default());
+        let mut open = true;
+        while open || !(looked_up.is_empty() && checked.is_empty() && running.is_empty()) {
+            tokio::select! {
+                biased;
+                Some(ran) = running.next() => {
+                    self.ended(lane, gate, ran).await;
+                    if running.is_empty() {
+                        sequence = Arc::default();
                     }
-                    continue;
                 }
-            };
-            let checked = unknown.into_iter().map(|waiting| self.check(waiting, now));
-            for (waiting, checked) in join_all(checked).await {
-                let monotonic = self.clock.monotonic();
-                match told_to_wait.in_order(&waiting.item, checked, monotonic) {
-                    // Without the second station nobody is answered, which closes connections.
-                    Ok(cost) => drop(passed.send((waiting, Some(cost))).await),
-                    Err(answer) => waiting.answer(lane, answer),
+                Some(batch) = checked.next() => {
+                    self.pass(lane, gate, &mut told_to_wait, batch);
                 }
+                Some(unknown) = looked_up.next() => {
+                    checked.push_back(self.check_all(unknown));
+                }
+                count = waiting.recv_many(&mut arrived, BATCH_MAX),
+                    if open && looked_up.len() < LOOK_UPS_AT_ONCE && gate.has_room() =>
+                {
+                    open = count > 0;
+                    looked_up.push_back(self.answer_known(lane, std::mem::take(&mut arrived)));
+                }
+            }
+            if running.len() < self.store.batches_at_once()
+                && let Some(waiting) = gate.ask()
+            {
+                // Who has company is in no hurry.
+                let about = waiting + running.len();
+                running.push_back(self.run_next(gate, Arc::clone(&sequence), about));
             }
         }
     }
 
-    /// The second station.
-    async fn run_batches(&self, lane: &LaneMetrics, mut passed: mpsc::Receiver<Passed>) {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
-        let mut put_off = PutOff::default();
-        while gathered(&mut passed, &mut batch).await {
-            let monotonic = self.clock.monotonic();
-            let mut running = Vec::with_capacity(batch.len());
-            for (waiting, cost) in batch.drain(..) {
-                match (put_off.behind(&waiting.item, monotonic), cost) {
-                    (None, Some(cost)) => running.push((waiting, cost)),
-                    (answer, _) => {
-                        let answer = answer.unwrap_or(Answer::Later);
-                        put_off.answered(&waiting.item, &answer, monotonic);
-                        waiting.answer(lane, answer);
-                    }
-                }
+    /// B1 for what is not known; nothing is said of what could not be looked up.
+    async fn check_all(
+        &self,
+        unknown: Result<Vec<Waiting>, Vec<Waiting>>,
+    ) -> Vec<(Waiting, Option<Checked>)> {
+        let now = self.clock.wall();
+        let unknown = match unknown {
+            Ok(unknown) => unknown,
+            Err(undecided) => {
+                return undecided.into_iter().map(|waiting| (waiting, None)).collect();
             }
-            self.run_batch(lane, running, &mut put_off).await;
+        };
+        // Of one mesh, and of few senders.
+        let mesh_id = unknown.first().map(|waiting| waiting.mesh.mesh_id.to_string());
+        let mut senders: HashMap<MemberId, String> = HashMap::new();
+        for waiting in &unknown {
+            let sender = waiting.item.session.member_id;
+            senders.entry(sender).or_insert_with(|| sender.to_string());
         }
+        let names = (mesh_id.as_deref().unwrap_or_default(), &senders);
+        let checks = unknown.iter().map(|waiting| self.check(waiting, names, now));
+        let checked = join_all(checks).await;
+        unknown.into_iter().zip(checked.into_iter().map(Some)).collect()
     }
 
-    async fn run_batch(
+    /// What was checked waits for its transaction, or is answered.
+    fn pass(
         &self,
         lane: &LaneMetrics,
-        sends: Vec<(Waiting, limiter::Verdict)>,
-        put_off: &mut PutOff,
+        gate: &Gate,
+        told_to_wait: &mut ToldToWait,
+        batch: Vec<(Waiting, Option<Checked>)>,
     ) {
-        let now = self.clock.wall();
-        let Some((first, _)) = sends.first() else { return };
-        let mesh_id = first.mesh.mesh_id;
-        // Connections may know different policies of the mesh: the longest promise counts.
-        let expiries = sends.iter().map(|(waiting, _)| waiting.mesh.dedupe.expires_at(now));
-        let expires_at = expiries.reduce(later).flatten();
-        let sends = sends.into_iter().map(|(waiting, cost)| (waiting.item, (waiting.reply, cost)));
-        let (items, replies): (Vec<_>, Vec<_>) = sends.unzip();
-        let batch = Arc::new(AcceptBatch { mesh_id, now, expires_at, items });
-        if cfg!(semel_plant = "ack") {
-            for (item, (reply, _)) in batch.items.iter().zip(replies) {
-                let (broker_message_id, history_id) = (item.broker_message_id, 1);
-                let early = Verdict::Accepted { broker_message_id, history_id };
-                let _ = reply.send(Answer::Decided(early));
-            }
-            self.accept(&batch).await;
-            return;
-        }
-        let answers = self.accept(&batch).await;
         let monotonic = self.clock.monotonic();
+        let passed = batch.into_iter().filter_map(|(waiting, checked)| {
+            let Some(checked) = checked else { return Some((waiting, None)) };
+            match told_to_wait.in_order(&waiting.item, checked, monotonic) {
+                Ok(cost) => Some((waiting, Some(cost))),
+                Err(answer) => {
+                    waiting.answer(lane, answer);
+                    None
+                }
+            }
+        });
+        gate.pass(passed);
+    }
+
+    async fn run_next(&self, gate: &Arc<Gate>, before: Arc<Sequence>, about: usize) -> Ran {
+        let slot = Arc::new(Mutex::new(None));
+        let (gate, filled) = (Arc::clone(gate), Arc::clone(&slot));
+        let take = move || {
+            let taken = gate.take();
+            let batch = (!taken.batch.items.is_empty()).then(|| Arc::clone(&taken.batch));
+            *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
+            batch
+        };
+        let done = self.store.accept_next(&before, about, take).await;
+        let taken = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ran { taken, done }
+    }
+
+    /// Answers a batch.
+    async fn ended(&self, lane: &LaneMetrics, gate: &Gate, ran: Ran) {
+        let taken = match (ran.taken, &ran.done) {
+            (Some(taken), _) => taken,
+            (None, Ok(_) | Err(StoreError::Behind)) => return gate.give_up(),
+            (None, Err(_)) => gate.take(),
+        };
+        let Taken { batch, replies, put_off, at } = taken;
+        let took = self.clock.monotonic().saturating_sub(at);
+        let answers = if batch.items.is_empty() {
+            Vec::new()
+        } else {
+            self.metrics.batch(batch.items.len(), took);
+            self.answers(&batch, ran.done).await
+        };
+        let monotonic = self.clock.monotonic();
+        let mut behind = gate.put_off();
         for ((item, (reply, cost)), answer) in batch.items.iter().zip(replies).zip(answers) {
             lane.answered(item, &answer);
-            put_off.answered(item, &answer, monotonic);
+            behind.answered(item, &answer, monotonic);
             let refused = matches!(answer, Answer::Decided(Verdict::Refused(_)));
             if refused && cost == limiter::Verdict::Counted {
                 self.metrics.spent_then_refused.inc();
             }
             // A daemon that went away will ask again.
             let _ = reply.send(answer);
+        }
+        for (waiting, answer) in put_off {
+            waiting.answer(lane, answer);
         }
     }
 
@@ -264,8 +322,8 @@ impl Shared {
         &self,
         lane: &LaneMetrics,
         batch: Vec<Waiting>,
-        now: UnixMs,
     ) -> Result<Vec<Waiting>, Vec<Waiting>> {
+        let now = self.clock.wall();
         let Some(mesh_id) = batch.first().map(|waiting| waiting.mesh.mesh_id) else {
             return Ok(batch);
         };
@@ -305,32 +363,18 @@ impl Shared {
     }
 
     /// B1. Age comes before every refusal: what is too old to judge is never refused.
-    async fn check(
-        &self,
-        waiting: Waiting,
-        now: UnixMs,
-    ) -> (Waiting, Result<limiter::Verdict, Answer>) {
+    async fn check(&self, waiting: &Waiting, names: Names<'_>, now: UnixMs) -> Checked {
         let (item, mesh) = (&waiting.item, &waiting.mesh);
-        let too_large = item.envelope.body().len() > mesh.inline_bytes as usize;
-        let checked = if mesh.too_old(waiting.enqueued_at, now) {
-            Err(Answer::Refused(Code::KeyTooOldToJudge))
-        } else if too_large {
-            Err(Answer::Refused(Code::PayloadTooLarge))
-        } else {
-            self.within_the_limit(mesh, item).await
-        };
-        (waiting, checked)
-    }
-
-    async fn within_the_limit(
-        &self,
-        mesh: &Mesh,
-        item: &AcceptItem,
-    ) -> Result<limiter::Verdict, Answer> {
-        let (mesh_id, sender) = (mesh.mesh_id.to_string(), item.session.member_id.to_string());
+        if mesh.too_old(waiting.enqueued_at, now) {
+            return Err(Answer::Refused(Code::KeyTooOldToJudge));
+        }
+        if item.envelope.body().len() > mesh.inline_bytes as usize {
+            return Err(Answer::Refused(Code::PayloadTooLarge));
+        }
+        let (mesh_id, senders) = names;
         let request = LimitRequest {
-            mesh: &mesh_id,
-            sender: &sender,
+            mesh: mesh_id,
+            sender: senders.get(&item.session.member_id).map_or("", String::as_str),
             client_message_id: item.client_message_id.as_str(),
             limit: mesh.rate_limit,
             window: Duration::from_millis(u64::from(mesh.rate_window_ms)),
@@ -341,13 +385,14 @@ impl Shared {
         }
     }
 
-    /// B2 and B3. A statement that was refused for its data is found by running items alone.
-    async fn accept(&self, batch: &Arc<AcceptBatch>) -> Vec<Answer> {
-        let started = self.clock.monotonic();
-        let accepted = self.store.accept(batch).await;
-        let took = self.clock.monotonic().saturating_sub(started);
-        self.metrics.batch(batch.items.len(), took);
-        match accepted {
+    /// What became of B2 and B3. A statement that was refused for its data is found by running
+    /// items alone.
+    async fn answers(
+        &self,
+        batch: &Arc<AcceptBatch>,
+        done: Result<BatchDone, StoreError>,
+    ) -> Vec<Answer> {
+        match done {
             Ok(done) => self.told(batch, done),
             Err(StoreError::Sqlite(_) | StoreError::Postgres(_)) if batch.items.len() > 1 => {
                 let mut answers = Vec::with_capacity(batch.items.len());
@@ -358,7 +403,9 @@ impl Shared {
                         continue;
                     }
                     let alone = AcceptBatch { items: vec![item.clone()], ..(**batch).clone() };
-                    answers.extend(Box::pin(self.accept(&Arc::new(alone))).await);
+                    let alone = Arc::new(alone);
+                    let done = self.store.accept(&alone).await;
+                    answers.extend(Box::pin(self.answers(&alone, done)).await);
                 }
                 answers
             }
@@ -385,36 +432,5 @@ impl Shared {
             |verdict: &&Verdict| matches!(verdict, Verdict::Duplicate(_) | Verdict::Reused(_));
         self.metrics.hits_claimed.inc_by(done.verdicts.iter().filter(hit).count() as u64);
         done.verdicts.into_iter().map(Answer::Decided).collect()
-    }
-}
-
-/// Takes what is there, once everybody who is ready to add to it has run: fewer and larger batches
-/// under load, and no wait without. `false` when nothing comes any more.
-async fn gathered<Item>(from: &mut mpsc::Receiver<Item>, batch: &mut Vec<Item>) -> bool {
-    if from.recv_many(batch, BATCH_MAX).await == 0 {
-        return false;
-    }
-    tokio::task::yield_now().await;
-    while batch.len() < BATCH_MAX
-        && let Ok(more) = from.try_recv()
-    {
-        batch.push(more);
-    }
-    true
-}
-
-/// The later of two expiries; never is the latest.
-fn later(one: Option<UnixMs>, other: Option<UnixMs>) -> Option<UnixMs> {
-    one.zip(other).map(|(one, other)| one.max(other))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn never_is_the_latest_expiry() {
-        let (day, week) = (Some(UnixMs(1)), Some(UnixMs(7)));
-        assert_eq!((later(day, week), later(day, None), later(None, week)), (week, None, None));
     }
 }

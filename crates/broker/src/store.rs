@@ -13,6 +13,7 @@ use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, DestinationKind, Priority};
 use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, MeshId};
 use semel_store::StoreError;
+use semel_store::sqlite::Sequence;
 use semel_wire::limits::{FRAME_OVERHEAD_BYTES, message_bytes_max};
 use uuid::Uuid;
 
@@ -60,7 +61,7 @@ pub enum Resolved {
 }
 
 /// What an accept transaction did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BatchDone {
     /// One per item, in order.
     pub verdicts: Vec<Verdict>,
@@ -213,6 +214,32 @@ impl Store {
         match self {
             Self::Sqlite(store) => store.accept(batch).await,
             Self::Postgres(store) => store.accept(batch).await,
+        }
+    }
+
+    /// The same for what `take` gives when the transaction begins, about so many, unless one before
+    /// it in the sequence was not kept.
+    pub async fn accept_next(
+        &self,
+        before: &Arc<Sequence>,
+        about: usize,
+        take: impl FnOnce() -> Option<Arc<AcceptBatch>> + Send + 'static,
+    ) -> Result<BatchDone, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.accept_next(before, about, take).await,
+            Self::Postgres(store) => match take() {
+                Some(batch) => store.accept(&batch).await,
+                None => Ok(BatchDone::default()),
+            },
+        }
+    }
+
+    /// How many of [`Self::accept_next`] of one mesh may be under way. SQLite's writer takes the
+    /// next while the last is being answered; on PostgreSQL they could overtake each other.
+    pub const fn batches_at_once(&self) -> usize {
+        match self {
+            Self::Sqlite(_) => 2,
+            Self::Postgres(_) => 1,
         }
     }
 

@@ -114,7 +114,8 @@ impl Inbox {
     pub async fn receive(&self, arrived: Arc<[Arrived]>, way: Way) -> Result<usize, StoreError> {
         let now = self.clock.wall();
         let count = arrived.len();
-        let kinds = self.sqlite.write(move |tx| inbox::receive_in_tx(tx, &arrived, now, way));
+        let kinds =
+            self.sqlite.write_for(count, move |tx| inbox::receive_in_tx(tx, &arrived, now, way));
         let kinds = kinds.await?;
         let new = kinds.len();
         for kind in kinds {

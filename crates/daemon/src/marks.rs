@@ -211,6 +211,7 @@ async fn write(
     let (marks, now, life) = (Arc::clone(marks), clock.wall(), outbox.life());
     let returning = Arc::clone(returning);
     let hurried = hurried(&marks) || !returning.is_empty();
+    let many = marks.len() + returning.len();
     let write = move |tx: &Tx<'_>| {
         let mut died = Vec::new();
         for id in returning.iter() {
@@ -222,7 +223,11 @@ async fn write(
         }
         Ok(died)
     };
-    if hurried { outbox.sqlite.write(write).await } else { outbox.sqlite.write_along(write).await }
+    if hurried {
+        outbox.sqlite.write_for(many, write).await
+    } else {
+        outbox.sqlite.write_along(write).await
+    }
 }
 
 fn apply(tx: &Tx<'_>, mark: &Mark, now: UnixMs, life: i64) -> Result<Option<Died>, StoreError> {

@@ -47,6 +47,10 @@ pub enum StoreError {
         max: u64,
     },
 
+    /// A write before it in its sequence was not kept, so this one was not begun.
+    #[error("a write before it was not kept")]
+    Behind,
+
     /// COMMIT did not answer, or failed in a way that may leave the write on disk.
     #[error("nobody can tell whether the write was committed: {cause}")]
     Uncertain {
@@ -108,6 +112,7 @@ impl StoreError {
             | Self::RolledBack { .. }
             | Self::Panicked
             | Self::TooManyRows { .. }
+            | Self::Behind
             | Self::Unavailable { .. }
             | Self::Contended { .. }
             | Self::Busy

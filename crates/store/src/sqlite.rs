@@ -23,10 +23,10 @@ use rusqlite::Connection;
 
 use crate::migration::MigrationSet;
 use crate::{OpenError, StoreError, limits};
-pub use job::Tx;
+pub use job::{Sequence, Tx};
 use lane::Lane;
 pub use lock::Alone;
-use writer::Writer;
+use writer::{How, Writer};
 
 /// Called on the writer's thread when a COMMIT's outcome is unknown, before anybody is answered.
 /// A process that serves must end here: recovery by key decides (mesh.md §10).
@@ -153,7 +153,31 @@ impl Sqlite {
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write(f, |_| {}).await
+        self.writer.write(How::ALONE, f, |_| {}).await
+    }
+
+    /// The same for the work of so many, who are answered together.
+    pub async fn write_for<T, F>(&self, many: usize, f: F) -> Result<T, StoreError>
+    where
+        F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.writer.write(How { many, ..How::ALONE }, f, |_| {}).await
+    }
+
+    /// The same for one of several that are handed in before the first is answered:
+    /// [`StoreError::Behind`] when one before it was not kept.
+    pub async fn write_behind<T, F>(
+        &self,
+        sequence: &Arc<Sequence>,
+        many: usize,
+        f: F,
+    ) -> Result<T, StoreError>
+    where
+        F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.writer.write(How { many, sequence: Some(sequence) }, f, |_| {}).await
     }
 
     /// The same, with something short that is told of the result right after the commit, on the
@@ -164,7 +188,7 @@ impl Sqlite {
         Then: FnOnce(&T) + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write(f, then).await
+        self.writer.write(How::ALONE, f, then).await
     }
 
     /// The same for a write that is in no hurry: it goes along with the next commit, or is
@@ -193,7 +217,16 @@ impl Sqlite {
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.readers.run(f).await
+        self.readers.run(1, f).await
+    }
+
+    /// The same for the work of so many, who are answered together.
+    pub async fn read_for<T, F>(&self, many: usize, f: F) -> Result<T, StoreError>
+    where
+        F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.readers.run(many, f).await
     }
 
     /// Runs heavy work on the maintenance connection, outside any transaction.
@@ -202,7 +235,7 @@ impl Sqlite {
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.maintenance.run(f).await
+        self.maintenance.run(1, f).await
     }
 
     /// What `PRAGMA quick_check` finds wrong; empty when nothing is.

@@ -77,6 +77,15 @@ impl Postgres {
     }
 }
 
+/// Nobody wants what is in it any more: writing it all out first would take long after many tests.
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Err(error) = self.crash() {
+            eprintln!("xtask: cannot stop postgres: {error:#}");
+        }
+    }
+}
+
 fn with_recipe<T>(
     programs: &PostgresPrograms,
     user: Option<User>,

@@ -183,6 +183,8 @@ CREATE TABLE client_message_dedupe (
 CREATE INDEX client_message_dedupe_expires
     ON client_message_dedupe (expires_at) WHERE expires_at IS NOT NULL;
 
+-- Messages have a rowid, unlike the rest: without one, SQLite keeps whole rows in the inner pages of
+-- their tree, and bodies are too long for that.
 CREATE TABLE topic_message (
     mesh_id           BLOB    NOT NULL,
     broker_message_id BLOB    NOT NULL,
@@ -198,7 +200,7 @@ CREATE TABLE topic_message (
     -- Its history number.
     seq               INTEGER NOT NULL,
     PRIMARY KEY (mesh_id, broker_message_id)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE message_queue (
     mesh_id           BLOB    NOT NULL,
@@ -216,7 +218,7 @@ CREATE TABLE message_queue (
     -- Its history number.
     seq               INTEGER NOT NULL,
     PRIMARY KEY (mesh_id, broker_message_id)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- Differs from postgres: a message knows its number, because one writer gives them out before it
 -- writes anything. So nothing has to find a number by a message's id, and no accept pays for an

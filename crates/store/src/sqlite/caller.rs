@@ -15,17 +15,20 @@ pub(super) struct Callers {
     patience: Patience,
 }
 
-/// Counts a caller for as long as it lives.
-pub(super) struct Caller<'a>(&'a Callers);
+/// Counts a caller, or as many as it stands for, for as long as it lives.
+pub(super) struct Caller<'a> {
+    all: &'a Callers,
+    many: usize,
+}
 
 impl<'a> Caller<'a> {
-    pub(super) fn enter(callers: &'a Callers) -> Self {
-        callers.inside.fetch_add(1, Ordering::Relaxed);
-        Self(callers)
+    pub(super) fn enter(all: &'a Callers, many: usize) -> Self {
+        all.inside.fetch_add(many, Ordering::Relaxed);
+        Self { all, many }
     }
 
     fn is_alone(&self) -> bool {
-        self.0.inside.load(Ordering::Relaxed) == 1
+        self.all.inside.load(Ordering::Relaxed) == 1
     }
 
     /// Waits for the thread's answer; without one it never began.
@@ -36,18 +39,18 @@ impl<'a> Caller<'a> {
         self,
         mut answer: oneshot::Receiver<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        if self.is_alone() && self.0.patience.may_look() {
+        if self.is_alone() && self.all.patience.may_look() {
             for _ in 0..limits::YIELDS_WHEN_ALONE {
                 match answer.try_recv() {
                     Ok(result) => {
-                        self.0.patience.found();
+                        self.all.patience.found();
                         return result;
                     }
                     Err(TryRecvError::Empty) => tokio::task::yield_now().await,
                     Err(TryRecvError::Closed) => return Err(StoreError::Stopped),
                 }
             }
-            self.0.patience.in_vain();
+            self.all.patience.in_vain();
         }
         answer.await.map_err(|_| StoreError::Stopped)?
     }
@@ -55,7 +58,7 @@ impl<'a> Caller<'a> {
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        self.0.inside.fetch_sub(1, Ordering::Relaxed);
+        self.all.inside.fetch_sub(self.many, Ordering::Relaxed);
     }
 }
 

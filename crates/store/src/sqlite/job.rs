@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
@@ -45,8 +46,27 @@ pub(super) enum Ran {
     Broken(Arc<str>),
 }
 
+/// Writes that are handed in one after the other, without waiting for each: once one of them was
+/// not kept, none behind it is.
+#[derive(Debug, Default)]
+pub struct Sequence {
+    is_broken: AtomicBool,
+}
+
+impl Sequence {
+    fn end(&self) {
+        // Only ever looked at by the writer's thread.
+        self.is_broken.store(true, Ordering::Relaxed);
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.is_broken.load(Ordering::Relaxed)
+    }
+}
+
 pub(super) struct Awaited<T, F, Then> {
     pub(super) f: F,
+    pub(super) sequence: Option<Arc<Sequence>>,
     /// Told of the result once that is on disk, whether or not the caller is still there.
     pub(super) then: Then,
     pub(super) result: Option<Result<T, StoreError>>,
@@ -60,13 +80,18 @@ where
     T: Send,
 {
     fn run(&mut self, tx: &Tx<'_>) -> Ran {
-        let result = call(&mut self.f, tx);
+        let goes_on = self.sequence.as_ref().is_none_or(|sequence| sequence.goes_on());
+        let result = if goes_on { call(&mut self.f, tx) } else { Err(StoreError::Behind) };
         let ran = judge(&result);
+        if result.is_err() {
+            self.end_sequence();
+        }
         self.result = Some(result);
         ran
     }
 
     fn overrule(&mut self, error: StoreError) {
+        self.end_sequence();
         self.result = Some(Err(error));
     }
 
@@ -80,10 +105,19 @@ where
     }
 
     fn failed(self: Box<Self>, error: StoreError) {
+        self.end_sequence();
         // A write that was undone for a reason of its own keeps that reason, unless nothing
         // definite may be said any more.
         let own = self.result.and_then(Result::err).filter(|_| error.fate() == Fate::Undone);
         let _ = self.reply.send(Err(own.unwrap_or(error)));
+    }
+}
+
+impl<T, F, Then> Awaited<T, F, Then> {
+    fn end_sequence(&self) {
+        if let Some(sequence) = &self.sequence {
+            sequence.end();
+        }
     }
 }
 

@@ -48,13 +48,13 @@ impl Lane {
         Ok(lane)
     }
 
-    pub(super) async fn run<T, F>(&self, f: F) -> Result<T, StoreError>
+    pub(super) async fn run<T, F>(&self, many: usize, f: F) -> Result<T, StoreError>
     where
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let caller = Caller::enter(&self.callers);
+        let caller = Caller::enter(&self.callers, many);
         let style = self.style;
         let task: Task = Box::new(move |connection| {
             // A caller that went away does not want the answer.

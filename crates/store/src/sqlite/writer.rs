@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::caller::{Caller, Callers};
 use super::group::{Group, Lost, Statements};
-use super::job::{Awaited, Job, Riding, Tx, cause};
+use super::job::{Awaited, Job, Riding, Sequence, Tx, cause};
 use super::queue::{Queue, Urgency};
 use super::{OnUncertain, SqliteOptions, log};
 use crate::StoreError;
@@ -30,6 +30,19 @@ pub(super) struct Writer {
     callers: Callers,
     /// Transactions that are on disk, each by a sync of its own.
     commits: Arc<AtomicU64>,
+}
+
+/// How a write is handed in.
+#[derive(Clone, Copy)]
+pub(super) struct How<'a> {
+    /// Whose work it is: one who waits alone looks for the answer, and must not while there is
+    /// work for many.
+    pub(super) many: usize,
+    pub(super) sequence: Option<&'a Arc<Sequence>>,
+}
+
+impl How<'_> {
+    pub(super) const ALONE: Self = Self { many: 1, sequence: None };
 }
 
 impl Writer {
@@ -53,15 +66,21 @@ impl Writer {
         Ok(Self { queue, callers: Callers::default(), commits })
     }
 
-    pub(super) async fn write<T, F, Then>(&self, f: F, then: Then) -> Result<T, StoreError>
+    pub(super) async fn write<T, F, Then>(
+        &self,
+        how: How<'_>,
+        f: F,
+        then: Then,
+    ) -> Result<T, StoreError>
     where
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         Then: FnOnce(&T) + Send + 'static,
         T: Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let caller = Caller::enter(&self.callers);
-        let job = Box::new(Awaited { f, then, result: None, reply });
+        let caller = Caller::enter(&self.callers, how.many);
+        let sequence = how.sequence.cloned();
+        let job = Box::new(Awaited { f, sequence, then, result: None, reply });
         self.queue.push(job, Urgency::Awaited).await?;
         caller.wait(answer).await
     }
@@ -72,7 +91,8 @@ impl Writer {
         T: Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Awaited { f, then: |_: &T| {}, result: None, reply });
+        let then = |_: &T| {};
+        let job = Box::new(Awaited { f, sequence: None, then, result: None, reply });
         self.queue.push(job, Urgency::Riding).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }

@@ -11,8 +11,20 @@ use crate::support::{get, keys, open, options, put};
 type Answers = Vec<Result<bool, StoreError>>;
 type Write = Box<dyn FnMut(&semel_store::sqlite::Tx<'_>) -> Result<bool, StoreError> + Send>;
 
-/// Runs these writes in one group: the first holds the writer until all the others wait.
+/// Runs these writes in one group.
 async fn in_one_group(store: &Sqlite, writes: Vec<Write>) -> Answers {
+    let count = writes.len();
+    let writes = futures_util::future::join_all(writes.into_iter().map(|w| store.write(w)));
+    let (held, others) = once_all_wait(store, count, writes).await;
+    std::iter::once(held).chain(others).collect()
+}
+
+/// Holds the writer until so many wait, with a write of its own.
+async fn once_all_wait<T>(
+    store: &Sqlite,
+    count: usize,
+    writes: impl Future<Output = T>,
+) -> (Result<bool, StoreError>, T) {
     let (go, wait) = mpsc::channel::<()>();
     let mut waited = false;
     let held = store.write(move |_| {
@@ -22,16 +34,14 @@ async fn in_one_group(store: &Sqlite, writes: Vec<Write>) -> Answers {
         }
         Ok(true)
     });
-    let count = writes.len();
-    let others = futures_util::future::join_all(writes.into_iter().map(|w| store.write(w)));
     let release = async {
         while store.queue_len() < count {
             tokio::task::yield_now().await;
         }
         go.send(()).unwrap();
     };
-    let (held, others, ()) = tokio::join!(held, others, release);
-    std::iter::once(held).chain(others).collect()
+    let (held, others, ()) = tokio::join!(held, writes, release);
+    (held, others)
 }
 
 fn good(key: &'static str) -> Write {
@@ -121,6 +131,48 @@ async fn when_the_transaction_ends_by_itself_the_whole_group_is_undone() {
     // Without the autocommit guard "after" would have committed alone.
     assert_eq!(keys(&store).await, [] as [&str; 0]);
     assert!(store.write(|tx| put(tx, "next", 1)).await.unwrap(), "the writer goes on");
+}
+
+#[tokio::test]
+async fn behind_a_write_that_was_not_kept_none_of_its_sequence_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let (sequence, other) = (Arc::default(), Arc::default());
+    let failing: Write = Box::new(|_| Err(StoreError::Busy));
+    let writes = async {
+        tokio::join!(
+            store.write_behind(&sequence, 1, good("before")),
+            store.write_behind(&sequence, 1, failing),
+            store.write_behind(&sequence, 1, good("behind")),
+            store.write_behind(&other, 1, good("elsewhere")),
+        )
+    };
+    let (_, (before, failed, behind, elsewhere)) = once_all_wait(&store, 4, writes).await;
+    assert!(before.is_ok() && elsewhere.is_ok(), "{before:?} {elsewhere:?}");
+    assert!(matches!(failed, Err(StoreError::Busy)), "{failed:?}");
+    assert!(matches!(behind, Err(StoreError::Behind)), "{behind:?}");
+    let late = store.write_behind(&sequence, 1, good("late")).await;
+    assert!(matches!(late, Err(StoreError::Behind)), "{late:?}");
+    assert_eq!(keys(&store).await, ["before", "elsewhere"]);
+}
+
+#[tokio::test]
+async fn behind_a_group_that_was_lost_none_of_its_sequences_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let sequence = Arc::default();
+    let ending: Write = Box::new(|tx| {
+        tx.execute_batch("ROLLBACK")?;
+        Ok(true)
+    });
+    let writes =
+        async { tokio::join!(store.write_behind(&sequence, 1, good("lost")), store.write(ending)) };
+    let (_, (lost, _)) = once_all_wait(&store, 2, writes).await;
+    assert!(matches!(lost, Err(StoreError::RolledBack { .. })), "{lost:?}");
+    let behind = store.write_behind(&sequence, 1, good("behind")).await;
+    assert!(matches!(behind, Err(StoreError::Behind)), "{behind:?}");
+    assert!(store.write_behind(&Arc::default(), 1, good("next")).await.unwrap());
+    assert_eq!(keys(&store).await, ["next"]);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rusqlite::{CachedStatement, OptionalExtension, named_params, params};
 use semel_core::envelope::{Destination, DestinationKind};
 use semel_core::id::{MemberId, MeshId};
-use semel_store::sqlite::Tx;
+use semel_store::sqlite::{Sequence, Tx};
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
@@ -109,7 +109,24 @@ impl SqliteStore {
         batch: &Arc<AcceptBatch>,
     ) -> Result<BatchDone, StoreError> {
         let batch = Arc::clone(batch);
-        self.sqlite.write(move |tx| accept_in_tx(tx, &batch)).await
+        self.sqlite.write_for(batch.items.len(), move |tx| accept_in_tx(tx, &batch)).await
+    }
+
+    pub(in crate::store) async fn accept_next(
+        &self,
+        before: &Arc<Sequence>,
+        about: usize,
+        take: impl FnOnce() -> Option<Arc<AcceptBatch>> + Send + 'static,
+    ) -> Result<BatchDone, StoreError> {
+        let (mut take, mut batch) = (Some(take), None);
+        let write = move |tx: &Tx<'_>| {
+            // A transaction that is run again is the same batch.
+            if let Some(take) = take.take() {
+                batch = take();
+            }
+            batch.as_ref().map_or_else(|| Ok(BatchDone::default()), |batch| accept_in_tx(tx, batch))
+        };
+        self.sqlite.write_behind(before, about, write).await
     }
 }
 

@@ -45,8 +45,8 @@ impl SqliteStore {
         mesh_id: MeshId,
         keys: &[(MemberId, ClientMessageId)],
     ) -> Result<LookedUp, StoreError> {
-        let keys = keys.to_vec();
-        self.sqlite.read(move |snapshot| look_up_in_tx(snapshot, mesh_id, &keys)).await
+        let (keys, many) = (keys.to_vec(), keys.len());
+        self.sqlite.read_for(many, move |snapshot| look_up_in_tx(snapshot, mesh_id, &keys)).await
     }
 
     pub(in crate::store) async fn resolve(
@@ -71,8 +71,15 @@ fn look_up_in_tx(
     mesh_id: MeshId,
     keys: &[(MemberId, ClientMessageId)],
 ) -> Result<LookedUp, StoreError> {
-    let found = keys.iter().map(|(sender, id)| held_in_tx(tx, mesh_id, *sender, id));
-    Ok(LookedUp { held: found.collect::<Result<_, _>>()?, store_epoch: store_epoch_in_tx(tx)? })
+    let (mut look_up, mesh) = (tx.prepare_cached(LOOK_UP)?, key(mesh_id));
+    let found = keys.iter().map(|(sender, id)| {
+        let by = params![mesh, key(*sender), id.as_str()];
+        Ok(look_up.query_row(by, held).optional()?)
+    });
+    Ok(LookedUp {
+        held: found.collect::<Result<_, StoreError>>()?,
+        store_epoch: store_epoch_in_tx(tx)?,
+    })
 }
 
 /// The row that holds this id.

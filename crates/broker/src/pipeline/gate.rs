@@ -1,0 +1,137 @@
+//! Where sends wait for their transaction, in their order, once they have been checked. It takes
+//! what is there when it begins, and need not be told before.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use semel_core::clock::{Clock, UnixMs};
+use semel_core::id::MeshId;
+use tokio::sync::oneshot;
+
+use super::order::PutOff;
+use super::{Answer, Passed, Waiting};
+use crate::accept::{AcceptBatch, AcceptItem, Verdict};
+use crate::limiter;
+use crate::limits::BATCH_MAX;
+
+pub(super) struct Gate {
+    mesh_id: MeshId,
+    clock: Arc<dyn Clock>,
+    line: Mutex<Line>,
+    put_off: Mutex<PutOff>,
+}
+
+#[derive(Default)]
+struct Line {
+    passed: VecDeque<Passed>,
+    /// A transaction was asked for that has not taken anything yet.
+    asked: bool,
+}
+
+/// What a transaction took, and whom to tell of it.
+pub(super) struct Taken {
+    pub(super) batch: Arc<AcceptBatch>,
+    /// One for each of the batch.
+    pub(super) replies: Vec<(oneshot::Sender<Answer>, limiter::Verdict)>,
+    /// Those that must wait behind others.
+    pub(super) put_off: Vec<(Waiting, Answer)>,
+    pub(super) at: Duration,
+}
+
+impl Gate {
+    pub(super) fn new(mesh_id: MeshId, clock: Arc<dyn Clock>) -> Self {
+        Self { mesh_id, clock, line: Mutex::default(), put_off: Mutex::default() }
+    }
+
+    pub(super) fn pass(&self, sends: impl Iterator<Item = Passed>) {
+        self.line().passed.extend(sends);
+    }
+
+    /// Whether more may be passed: one batch and a half of it at the most are kept here.
+    pub(super) fn has_room(&self) -> bool {
+        self.line().passed.len() < BATCH_MAX
+    }
+
+    /// How many wait, if a transaction is to be asked for: once for each that begins.
+    pub(super) fn ask(&self) -> Option<usize> {
+        let mut line = self.line();
+        let wanted = !line.asked && !line.passed.is_empty();
+        line.asked |= wanted;
+        wanted.then_some(line.passed.len())
+    }
+
+    /// The transaction that was asked for will not take anything.
+    pub(super) fn give_up(&self) {
+        self.line().asked = false;
+    }
+
+    /// What the transaction that was asked for begins with.
+    pub(super) fn take(&self) -> Taken {
+        let (now, at) = (self.clock.wall(), self.clock.monotonic());
+        let mut behind = self.put_off();
+        let (mut items, mut replies, mut put_off) = (Vec::new(), Vec::new(), Vec::new());
+        let mut expires_at = Some(now);
+        for (waiting, cost) in self.first() {
+            match (behind.behind(&waiting.item, at), cost) {
+                (None, Some(cost)) => {
+                    // Connections may know different policies of the mesh: the longest promise
+                    // counts.
+                    expires_at = later(expires_at, waiting.mesh.dedupe.expires_at(now));
+                    items.push(waiting.item);
+                    replies.push((waiting.reply, cost));
+                }
+                (answer, _) => {
+                    let answer = answer.unwrap_or(Answer::Later);
+                    behind.answered(&waiting.item, &answer, at);
+                    put_off.push((waiting, answer));
+                }
+            }
+        }
+        if cfg!(semel_plant = "ack") {
+            answer_early(&items, &mut replies);
+        }
+        let batch = Arc::new(AcceptBatch { mesh_id: self.mesh_id, now, expires_at, items });
+        Taken { batch, replies, put_off, at }
+    }
+
+    fn first(&self) -> Vec<Passed> {
+        let mut line = self.line();
+        line.asked = false;
+        let count = line.passed.len().min(BATCH_MAX);
+        line.passed.drain(..count).collect()
+    }
+
+    pub(super) fn put_off(&self) -> MutexGuard<'_, PutOff> {
+        self.put_off.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The bug that the chaos run must find: answers before the commit.
+fn answer_early(items: &[AcceptItem], replies: &mut [(oneshot::Sender<Answer>, limiter::Verdict)]) {
+    for (item, (reply, _)) in items.iter().zip(replies) {
+        let (broker_message_id, history_id) = (item.broker_message_id, 1);
+        let early = Verdict::Accepted { broker_message_id, history_id };
+        let _ = std::mem::replace(reply, oneshot::channel().0).send(Answer::Decided(early));
+    }
+}
+
+/// The later of two expiries; never is the latest.
+fn later(one: Option<UnixMs>, other: Option<UnixMs>) -> Option<UnixMs> {
+    one.zip(other).map(|(one, other)| one.max(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_is_the_latest_expiry() {
+        let (day, week) = (Some(UnixMs(1)), Some(UnixMs(7)));
+        assert_eq!((later(day, week), later(day, None), later(None, week)), (week, None, None));
+    }
+}
