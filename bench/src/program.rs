@@ -155,7 +155,7 @@ fn memory(semel: &Path, folder: &Path, rounds: &mut Rounds) -> Result<()> {
     let invite = said(semel, &home, &["mesh", "invite", "--mesh", "local"])?;
     said(semel, &other, &["mesh", "join", &invite, "--name", "bob"])?;
     let mut command = Command::new(semel);
-    command.args(["daemon", "up", "--no-tcp", "--json"]);
+    command.args(["daemon", "up", "--persistent", "--no-tcp", "--json"]);
     let daemon = Running::start(command, &other)?;
     std::thread::sleep(SETTLED);
     rounds.value(RESIDENT_IDLE, Unit::Mb, daemon.mb("VmRSS:")?);

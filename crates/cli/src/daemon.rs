@@ -1,6 +1,7 @@
 //! `semel daemon`: the host's daemon of one mesh, run or looked after.
 
 mod control;
+pub(crate) mod ephemeral;
 pub(crate) mod home;
 mod recover;
 pub(crate) mod running;

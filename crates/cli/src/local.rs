@@ -12,6 +12,8 @@ pub(crate) mod table;
 pub(crate) mod topic;
 
 use semel_client::{Answer, Client, ClientError};
+use semel_core::code::Code;
+use semel_core::refusal::Refusal;
 use semel_daemon::home::{Home, MeshSlug};
 use serde_json::Value;
 
@@ -65,6 +67,18 @@ impl Local {
                 let names = names.join(", ");
                 Err(usage(format!("this host has several meshes: {names}\nsay which: --mesh NAME")))
             }
+        }
+    }
+
+    /// The folder of the mesh that an invite is for, whatever else is on this host.
+    pub(crate) fn home_for(&self, invited: &MeshSlug) -> Result<Home, Failure> {
+        match &self.mesh {
+            Some(mesh) if mesh != invited.as_str() => {
+                let detail = format!("the invite is for the mesh {invited}, not for {mesh:?}");
+                let refusal = Refusal::new(Code::InvalidField, detail);
+                Err(Failure::refused(&refusal, self.form()))
+            }
+            Some(_) | None => Ok(Home::at(&self.home.find()?, invited)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `semel mesh`: the meshes of this host.
 
-mod join;
+pub(crate) mod join;
 
 use clap::Subcommand;
 use semel_daemon::home::{Complete, Home};

@@ -119,7 +119,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let mut parts = vec![local::part(registrar)];
     parts.extend(jobs.iter().map(|jobs| part(Arc::clone(&jobs.engine))));
-    let daemon = RunningDaemon::start(Start { home, api_listen, tls: None, parts }).await?;
+    let start = Start { home, api_listen, tls: None, parts, ephemeral: None };
+    let daemon = RunningDaemon::start(start).await?;
     // Only now is everything there that gears call.
     if let Some(jobs) = &mut jobs {
         jobs.work()?;
@@ -133,10 +134,10 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(jobs) = jobs {
         jobs.stop().await;
     }
-    daemon.stop().await;
+    let stopped = daemon.stop().await;
     let _ = stop.send(());
     let _ = serving.await;
-    ended.map_or(Ok(()), Err)
+    ended.map_or(stopped, Err)
 }
 
 /// A port that was asked for, or the usual one, or any.

@@ -118,6 +118,10 @@ codes! {
     InternalError                  "internal_error"                        500 SameId;
     BrokerUnavailable              "broker_unavailable"                    503 SameId;
     InsufficientStorage            "insufficient_storage"                  507 SameId;
+    // A daemon that is started (daemon.md, "Identity").
+    InviteNeeded                   "invite_needed"                         400 Never;
+    NotEphemeral                   "not_ephemeral"                         400 Never;
+    AlreadyJoined                  "already_joined"                        409 Never;
     // The registrar's answers (docs/registrar.md).
     ReplayDuplicate                "replay_duplicate"                      409 Never;
     ReplayAttemptNoBypass          "replay_attempt_no_bypass"              409 Never;

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use semel_core::status;
+
 use crate::config::Config;
 
 /// The variables that say something; the command line reads these and no others.
@@ -35,13 +37,14 @@ pub struct Facts {
     pub identity_flag: Option<IdentityKind>,
 }
 
-/// Whether the member outlives the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IdentityKind {
-    /// Its keys are on disk.
-    Persistent,
-    /// Its keys are in memory only.
-    Ephemeral,
+status! {
+    /// Whether the member outlives the process.
+    pub enum IdentityKind {
+        /// Its keys are on disk.
+        Persistent = "persistent",
+        /// Its keys are in memory only.
+        Ephemeral = "ephemeral",
+    }
 }
 
 /// A part of the host that is on or off.

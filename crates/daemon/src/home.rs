@@ -311,7 +311,31 @@ impl LockedHome {
     /// Makes a file, empty and with its mode, for somebody who would open it with another mode: a
     /// database takes its mode, and that of its log, from the file it finds.
     pub fn prepare(&self, file: HomeFile) -> Result<PathBuf, HomeError> {
-        let path = self.home.path(file);
+        self.prepare_in(&self.home.folder, file)
+    }
+
+    /// Makes the folder for the databases of an ephemeral member, who has nothing to do with those
+    /// of another member. Whatever an earlier one has left is gone.
+    pub fn prepare_ephemeral(&self) -> Result<PathBuf, HomeError> {
+        self.remove_ephemeral()?;
+        let folder = self.home.path(HomeFile::Ephemeral);
+        durable::create_folder(&folder).map_err(io("make", &folder))?;
+        for file in [HomeFile::OutboxDb, HomeFile::InboxDb] {
+            self.prepare_in(&folder, file)?;
+        }
+        Ok(folder)
+    }
+
+    fn remove_ephemeral(&self) -> Result<(), HomeError> {
+        let folder = self.home.path(HomeFile::Ephemeral);
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(io("remove", &folder)),
+        }
+    }
+
+    fn prepare_in(&self, folder: &Path, file: HomeFile) -> Result<PathBuf, HomeError> {
+        let path = folder.join(file.as_str());
         let opened = OpenOptions::new()
             .read(true)
             .append(true)
@@ -348,7 +372,8 @@ impl LockedHome {
             let path = self.home.path(file);
             durable::remove(&path).map_err(io("remove", &path))?;
         }
-        Ok(())
+        // Of an ephemeral member: its key is gone, so nobody can send or read what is in it.
+        self.remove_ephemeral()
     }
 
     /// Tells the host where this daemon is: `pid`, and `http.port` where TCP is on.

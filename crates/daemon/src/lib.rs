@@ -3,8 +3,8 @@
 //! Reading order: its folder and what it is called ([`home`], [`identity`], [`token`]), how it is
 //! set up ([`config`], [`environment`], [`logfile`]), the tables ([`store`]), how sends are
 //! accepted ([`outbox`]) and messages kept ([`inbox`]), the connection to the broker ([`link`]),
-//! what else is asked of it ([`remote`], [`broker_api`]), all of it together ([`engine`]), and how
-//! it is reached ([`http`]).
+//! what else is asked of it ([`remote`], [`broker_api`]), all of it together ([`engine`]), how it
+//! is reached ([`http`]), and how an ephemeral member ends ([`farewell`]).
 
 pub mod home;
 pub mod identity;
@@ -17,6 +17,7 @@ pub mod logfile;
 pub mod broker_api;
 mod directory;
 pub mod engine;
+pub mod farewell;
 pub mod http;
 pub mod inbox;
 pub mod link;

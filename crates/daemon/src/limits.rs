@@ -104,6 +104,27 @@ pub const REQUESTS_MAX: usize = 64;
 /// How long a request to the broker waits.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How often it is looked whether an ephemeral member has sent everything, before it leaves.
+pub const HAND_OVER_LOOKS_MAX: u32 = 1500;
+
+/// So many looks in a row may find that nothing more was sent.
+pub const HAND_OVER_IDLE_MAX: u32 = 250;
+
+/// The time between two of these looks.
+pub const HAND_OVER_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long an ephemeral member tries to leave.
+pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time between two attempts to leave.
+pub const LEAVE_PAUSE: Duration = Duration::from_millis(250);
+
+/// The shortest life that an ephemeral member can be given.
+pub const TTL_MIN: Duration = Duration::from_secs(1);
+
+/// The longest: what lives longer is a persistent member.
+pub const TTL_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 /// Ids that one `resolve` asks for; the broker takes as many.
 pub const RESOLVE_MAX: i64 = 500;
 

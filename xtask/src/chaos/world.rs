@@ -147,7 +147,7 @@ impl World {
         output(&self.program, &["mesh", "join", &invite, "--name", name, "--home", &home])?;
         let config = format!("[inbox]\nretention_days = {KEPT_DAYS}\n");
         fs::write(Path::new(&home).join("daemon").join(MESH).join("config.toml"), config)?;
-        let up = ["daemon", "up", "--json", "--no-tcp", "--home", &home];
+        let up = ["daemon", "up", "--persistent", "--json", "--no-tcp", "--home", &home];
         self.process(name, &up)
     }
 

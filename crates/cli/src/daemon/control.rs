@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use semel_daemon::home::{Home, HomeFile};
+use semel_daemon::identity::Membership;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::net::UnixStream;
@@ -96,12 +97,18 @@ pub(super) async fn down(arguments: &Down) -> Result<(), Failure> {
 
 pub(super) async fn restart(arguments: &Restart) -> Result<(), Failure> {
     let home = arguments.local.home()?;
+    if process(&home).await?.is_some() && matches!(Membership::read(&home), Ok(None)) {
+        let text = "error: an ephemeral member ends with its daemon: nothing was done\n\
+                    to end it: semel daemon down; to start another: semel daemon up --ephemeral";
+        return Err(Failure::new(Exit::Conflict, text));
+    }
     stop(&home).await?;
     let failed = |text: String| Failure::new(Exit::Failed, format!("error: {text}"));
     let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
     let root = home.folder().ancestors().nth(2).unwrap_or(home.folder()).to_owned();
     let status = tokio::process::Command::new(program)
-        .args(["daemon", "up", "--detach", "--mesh", home.mesh().as_str(), "--home"])
+        .args(["daemon", "up", "--detach", "--persistent"])
+        .args(["--mesh", home.mesh().as_str(), "--home"])
         .arg(root)
         .status()
         .await;

@@ -13,8 +13,10 @@ use semel_api::{Api, ApiOptions, access};
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
+use semel_daemon::broker_api::BrokerApi;
 use semel_daemon::config::Config;
 use semel_daemon::engine::{Engine, EngineOptions};
+use semel_daemon::environment::IdentityKind;
 use semel_daemon::home::{Home, HomeFile, LockedHome};
 use semel_daemon::http::{self, Member};
 use semel_daemon::identity::{Identity, Membership, Sources};
@@ -24,6 +26,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::ephemeral::{self, Ephemeral};
 use crate::exit::{Exit, Failure, chain};
 use crate::system::{self, end, random, secret};
 
@@ -35,6 +38,8 @@ pub(crate) struct Start {
     pub(crate) tls: Option<Arc<ClientConfig>>,
     /// Who else is asked by its API.
     pub(crate) parts: Vec<Part>,
+    /// The member that is made for this daemon; nothing for the one in its home.
+    pub(crate) ephemeral: Option<Ephemeral>,
 }
 
 /// A daemon that answers.
@@ -45,6 +50,7 @@ pub(crate) struct RunningDaemon {
     pub(crate) api: Option<SocketAddr>,
     pub(crate) membership: Membership,
     pub(crate) pubkey: String,
+    pub(crate) kind: IdentityKind,
     home: Arc<LockedHome>,
     doors: Vec<JoinHandle<std::io::Result<()>>>,
     stop: watch::Sender<bool>,
@@ -57,26 +63,46 @@ fn refused(text: impl std::fmt::Display) -> Failure {
 impl RunningDaemon {
     /// Lock, read, open, listen: in this order, so that nothing is touched twice.
     pub(crate) async fn start(start: Start) -> Result<Self, Failure> {
-        let mesh = start.home.mesh().as_str().to_owned();
-        let membership = Membership::read(&start.home).map_err(|error| refused(chain(&error)))?;
-        let membership = membership.ok_or_else(|| {
-            let text = format!(
-                "error: this host has not joined the mesh {mesh:?}\nto join: semel mesh join INVITE"
-            );
-            Failure::new(Exit::NotFound, text)
-        })?;
+        let wanted = match &start.ephemeral {
+            None => Wanted::Kept(membership(&start.home)?),
+            Some(ephemeral) => Wanted::Made(ephemeral),
+        };
         let config = Config::read(&start.home).map_err(|error| refused(chain(&error)))?;
-        let home = start.home.lock().map_err(|error| refused(chain(&error)))?;
+        start.home.socket_path().map_err(|error| refused(chain(&error)))?;
+        let home = start.home.clone().lock().map_err(|error| refused(chain(&error)))?;
         home.remove_leftovers().map_err(|error| refused(chain(&error)))?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(random)));
-        let identity = identity(&home, &mint, &*clock)?;
-        for file in [HomeFile::OutboxDb, HomeFile::InboxDb] {
-            home.prepare(file).map_err(|error| refused(chain(&error)))?;
+        let sources = Sources { mint: &mint, random: &secret, now: clock.wall() };
+        let (member, made) = match wanted {
+            Wanted::Kept(membership) => (kept(&home, sources, membership)?, None),
+            Wanted::Made(ephemeral) => {
+                let tls = start.tls.clone();
+                let (who, api) = made(&home, sources, ephemeral, tls, &clock).await?;
+                (who, Some(api))
+            }
+        };
+        let pubkey = member.identity.keys.pair.public().to_hex().to_string();
+        let started = Self::open(start, config, home, member, mint, clock).await;
+        if let (Err(_), Some(api)) = (&started, &made) {
+            ephemeral::give_up(api, &pubkey).await;
         }
+        started
+    }
+
+    async fn open(
+        start: Start,
+        config: Config,
+        home: LockedHome,
+        member: Who,
+        mint: Arc<IdMint>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Failure> {
+        let mesh = start.home.mesh().as_str().to_owned();
+        let Who { membership, identity, folder } = member;
         let link = link_options(&mesh, &membership, &identity, &config, start.tls);
         let pubkey = link.keys.public().to_hex().to_string();
-        let (folder, options) = (home.home().folder().to_owned(), engine_options(&config));
+        let options = engine_options(&config);
         let engine = Engine::start(&folder, options, link, mint, Arc::clone(&clock), Arc::new(end));
         let engine = Arc::new(engine.await.map_err(|error| unfit(&error, &mesh))?);
         let tokens = Tokens::new(identity.local_token, Arc::clone(&clock));
@@ -100,7 +126,11 @@ impl RunningDaemon {
         }
         let port = address.map(|address| address.port());
         home.announce(std::process::id(), port).map_err(|error| refused(chain(&error)))?;
-        Ok(Self { mesh, engine, socket, api: address, membership, pubkey, home, doors, stop })
+        let kind = match start.ephemeral {
+            Some(_) => IdentityKind::Ephemeral,
+            None => IdentityKind::Persistent,
+        };
+        Ok(Self { mesh, engine, socket, api: address, membership, pubkey, kind, home, doors, stop })
     }
 
     /// Reads the configuration again; what can change while it runs does.
@@ -139,12 +169,17 @@ impl RunningDaemon {
         }
     }
 
-    /// Stops in order: calls end, what was handed in is on disk, the folder is free.
-    pub(crate) async fn stop(self) {
+    /// Stops in order: calls end, who is ephemeral leaves the mesh, what was handed in is on disk,
+    /// the folder is free. What fails meanwhile is told after that.
+    pub(crate) async fn stop(self) -> Result<(), Failure> {
         self.stop.send_replace(true);
         for door in self.doors {
             let _ = door.await;
         }
+        let ended = match self.kind {
+            IdentityKind::Persistent => Ok(()),
+            IdentityKind::Ephemeral => ephemeral::end(&self.engine, &self.pubkey).await,
+        };
         match Arc::try_unwrap(self.engine) {
             Ok(engine) => engine.stop().await,
             Err(engine) => engine.halt().await,
@@ -154,7 +189,41 @@ impl RunningDaemon {
         if let Err(error) = left {
             tracing::warn!(error = chain(&error), "the folder was not left in order");
         }
+        ended
     }
+}
+
+/// Who is to be started.
+enum Wanted<'a> {
+    Kept(Membership),
+    Made(&'a Ephemeral),
+}
+
+/// Who the daemon speaks for, and where it keeps the member's messages.
+struct Who {
+    membership: Membership,
+    identity: Identity,
+    folder: PathBuf,
+}
+
+fn membership(home: &Home) -> Result<Membership, Failure> {
+    let joined = Membership::read(home).map_err(|error| refused(chain(&error)))?;
+    joined.ok_or_else(|| {
+        let mesh = home.mesh().as_str();
+        let text = format!(
+            "error: this host has not joined the mesh {mesh:?}\nto join: semel mesh join INVITE"
+        );
+        Failure::new(Exit::NotFound, text)
+    })
+}
+
+/// The member that is kept in the home.
+fn kept(home: &LockedHome, sources: Sources<'_>, membership: Membership) -> Result<Who, Failure> {
+    let identity = Identity::open(home, sources).map_err(|error| refused(chain(&error)))?;
+    for file in [HomeFile::OutboxDb, HomeFile::InboxDb] {
+        home.prepare(file).map_err(|error| refused(chain(&error)))?;
+    }
+    Ok(Who { membership, identity, folder: home.home().folder().to_owned() })
 }
 
 /// The tokens, and where they are kept. The lock is not theirs to hold: it ends with the daemon.
@@ -180,9 +249,18 @@ impl access::Tokens for Rotating {
     }
 }
 
-fn identity(home: &LockedHome, mint: &IdMint, clock: &dyn Clock) -> Result<Identity, Failure> {
-    let sources = Sources { mint, random: &secret, now: clock.wall() };
-    Identity::open(home, sources).map_err(|error| refused(chain(&error)))
+/// A member for this process alone. What can fail without a broker comes before it joins.
+async fn made(
+    home: &LockedHome,
+    sources: Sources<'_>,
+    ephemeral: &Ephemeral,
+    tls: Option<Arc<ClientConfig>>,
+    clock: &Arc<dyn Clock>,
+) -> Result<(Who, BrokerApi), Failure> {
+    let identity = Identity::ephemeral(home, sources).map_err(|error| refused(chain(&error)))?;
+    let folder = home.prepare_ephemeral().map_err(|error| refused(chain(&error)))?;
+    let (membership, api) = ephemeral.join(&identity.keys, tls, Arc::clone(clock)).await?;
+    Ok((Who { membership, identity, folder }, api))
 }
 
 /// A damaged outbox is not touched: what was accepted is in it.

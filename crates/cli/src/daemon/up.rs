@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::clock::SystemClock;
-use semel_daemon::environment::{Facts, Switch, environment};
+use semel_daemon::environment::{Facts, IdentityKind, Switch, VARIABLES, environment};
 use semel_daemon::home::HomeFile;
+use semel_daemon::identity::Membership;
 use semel_daemon::logfile::{LogFile, Rotation};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::ephemeral::IdentityArguments;
 use super::running::{RunningDaemon, Start, usual_api};
 use super::tls::Trust;
 use crate::exit::{Exit, Failure, Form};
@@ -28,7 +30,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 #[command(after_help = "Examples:
   semel daemon up --mesh ops
   semel daemon up --mesh ops --detach
-  semel daemon up --mesh ops --api-listen 127.0.0.1:0 --json")]
+  semel daemon up --mesh ops --api-listen 127.0.0.1:0 --json
+  SEMEL_INVITE=semel://join/… semel daemon up --ephemeral --ttl 2h --detach")]
 pub(crate) struct Arguments {
     /// Where the local API listens besides its socket; port 0 picks a free one
     #[arg(long, value_name = "ADDRESS")]
@@ -42,6 +45,8 @@ pub(crate) struct Arguments {
     /// This is a container, whatever it looks like
     #[arg(long)]
     container: bool,
+    #[command(flatten)]
+    identity: IdentityArguments,
     /// Write the log to daemon.log instead of stderr
     #[arg(long, hide = true)]
     log_file: bool,
@@ -52,7 +57,8 @@ pub(crate) struct Arguments {
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let home = arguments.local.home()?;
+    let found = environment(&facts(arguments));
+    let (home, ephemeral) = arguments.identity.choose(found.identity, &arguments.local)?;
     if arguments.detach {
         return detach(home.folder(), &std::env::args().skip(1).collect::<Vec<_>>()).await;
     }
@@ -62,11 +68,16 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
     }
-    let broker = semel_daemon::identity::Membership::read(&home).ok().flatten();
-    let broker = broker.map(|membership| membership.broker).unwrap_or_default();
+    let broker = match &ephemeral {
+        Some(ephemeral) => ephemeral.link.broker_url.clone(),
+        None => {
+            let membership = Membership::read(&home).ok().flatten();
+            membership.map(|membership| membership.broker).unwrap_or_default()
+        }
+    };
     let tls = arguments.trust.open(&broker)?;
     let config = semel_daemon::config::Config::read(&home).unwrap_or_default();
-    let place = environment(&facts(arguments.container)).with(&config);
+    let place = found.with(&config);
     if let Some(remark) = place.remark {
         tracing::info!(remark, "the environment decides");
     }
@@ -74,21 +85,43 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let api_listen = tcp.then(|| arguments.api_listen.unwrap_or_else(usual_api));
     let shutdown = stopped()
         .map_err(|error| Failure::new(Exit::Failed, format!("error: signals: {error}")))?;
-    let daemon =
-        start(Start { home, api_listen, tls, parts: Vec::new() }, arguments.api_listen.is_some())
-            .await?;
+    let ttl = ephemeral.as_ref().and_then(|ephemeral| ephemeral.ttl);
+    let to_start = Start { home, api_listen, tls, parts: Vec::new(), ephemeral };
+    let daemon = start(to_start, arguments.api_listen.is_some()).await?;
     ready(&daemon, arguments.local.form())?;
-    let mut reload = hung_up()?;
-    let mut shutdown = std::pin::pin!(shutdown);
-    let ended = loop {
-        tokio::select! {
-            () = &mut shutdown => break None,
-            failure = daemon.ended() => break Some(failure),
-            _ = reload.recv() => daemon.reload(),
+    let ended = until_end(&daemon, shutdown, ttl).await;
+    let stopped = daemon.stop().await;
+    ended.map_or(stopped, Err)
+}
+
+/// Comes back when somebody says so, when its time is over, or when it must: why it must.
+async fn until_end(
+    daemon: &RunningDaemon,
+    shutdown: impl Future<Output = ()>,
+    ttl: Option<Duration>,
+) -> Option<Failure> {
+    let mut reload = match hung_up() {
+        Ok(reload) => reload,
+        Err(failure) => return Some(failure),
+    };
+    let over = async {
+        match ttl {
+            Some(ttl) => tokio::time::sleep(ttl).await,
+            None => std::future::pending().await,
         }
     };
-    daemon.stop().await;
-    ended.map_or(Ok(()), Err)
+    let (mut shutdown, mut over) = (std::pin::pin!(shutdown), std::pin::pin!(over));
+    loop {
+        tokio::select! {
+            () = &mut shutdown => return None,
+            () = &mut over => {
+                tracing::info!("the member's time is over: it leaves the mesh");
+                return None;
+            }
+            failure = daemon.ended() => return Some(failure),
+            _ = reload.recv() => daemon.reload(),
+        }
+    }
 }
 
 /// SIGHUP means: read the configuration again.
@@ -122,12 +155,19 @@ fn ready(daemon: &RunningDaemon, form: Form) -> Result<(), Failure> {
                 "member_id": daemon.membership.member_id.to_string(),
                 "pubkey": daemon.pubkey,
                 "broker": daemon.membership.broker,
+                "identity": daemon.kind.as_str(),
             });
             print(&format!("{ready}\n"))
         }
         Form::Text => {
             let api = api.map(|api| format!("\n  api     {api}")).unwrap_or_default();
-            print(&format!("the daemon is ready\n  socket  {socket}{api}\n"))
+            let member = match daemon.kind {
+                IdentityKind::Persistent => String::new(),
+                IdentityKind::Ephemeral => {
+                    format!("\n  member  {:?}, until it ends", daemon.membership.name)
+                }
+            };
+            print(&format!("the daemon is ready\n  socket  {socket}{api}{member}\n"))
         }
     }
 }
@@ -184,23 +224,16 @@ async fn detach(folder: &Path, arguments: &[String]) -> Result<(), Failure> {
 }
 
 /// What the machine looks like.
-fn facts(container_flag: bool) -> Facts {
-    let names = [
-        "CI",
-        "GITHUB_ACTIONS",
-        "GITLAB_CI",
-        "BUILDKITE",
-        "CIRCLECI",
-        "JENKINS_URL",
-        "KUBERNETES_SERVICE_HOST",
-        "RUNPOD_POD_ID",
-    ];
-    let variable = |name: &&str| Some(((*name).to_owned(), std::env::var(name).ok()?));
+fn facts(arguments: &Arguments) -> Facts {
+    let variable = |name: &&str| {
+        let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
+        Some(((*name).to_owned(), value))
+    };
     Facts {
-        variables: names.iter().filter_map(variable).collect(),
+        variables: VARIABLES.iter().filter_map(variable).collect(),
         dockerenv: Path::new("/.dockerenv").exists(),
         cgroup: std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default(),
-        container_flag,
-        identity_flag: None,
+        container_flag: arguments.container,
+        identity_flag: arguments.identity.flag(),
     }
 }

@@ -69,7 +69,7 @@ impl World {
     /// The daemon of somebody who has joined.
     pub(super) async fn start_friend(&mut self) -> Result<(), String> {
         let mut command = self.command(&self.friends_home());
-        command.args(["daemon", "up", "--json", "--no-tcp"]);
+        command.args(["daemon", "up", "--persistent", "--json", "--no-tcp"]);
         self.friend = Some(ready(command).await?);
         Ok(())
     }

@@ -130,6 +130,10 @@ fn membership(home: &Home) -> Finding {
     }
     match Membership::read(home) {
         Ok(Some(joined)) => Finding::sound(check, format!("joined as {:?}", joined.name)),
+        // To join makes the keys first. An ephemeral member has none here.
+        Ok(None) if !home.path(HomeFile::Keypair).exists() => {
+            Finding::sound(check, "no member is kept here")
+        }
         Ok(None) => {
             let to_do = format!("semel mesh join INVITE, or remove {}", home.folder().display());
             Finding::warning(check, format!("{mesh} was not joined to the end"), to_do)

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use rustls::ClientConfig;
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::refusal::Refusal;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::broker_api::{ApiError, BrokerApi};
 use semel_daemon::home::{Home, MeshSlug};
-use semel_daemon::identity::{Identity, Membership, Sources};
+use semel_daemon::identity::{Identity, Keys, Membership, Sources};
 use semel_wire::http::Join;
 use semel_wire::link::JoinLink;
 use serde_json::json;
@@ -56,29 +57,17 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (mint, now) = (mint(), clock.wall());
     let sources = Sources { mint: &mint, random: &secret, now };
     let identity = Identity::open(&home, sources).map_err(|error| refused(chain(&error)))?;
-    let keys = Arc::new(KeyPair::from_secret(&identity.keys.pair.secret()));
-    let pubkey = keys.public().to_hex().to_string();
+    let pubkey = identity.keys.pair.public().to_hex().to_string();
     let name = arguments.name.clone().unwrap_or_else(host_name);
     let tls = arguments.trust.open(&link.broker_url)?;
-    let api = BrokerApi::new(&link.broker_url, &link.mesh, keys, tls, clock, Arc::new(random));
-    let key_id = identity.keys.key_id.clone();
-    let join = Join { token: link.token.clone(), name: name.clone(), key_id };
-    let shown = progress::show("waiting for the broker");
-    let joined = api.join(&join).await.map_err(|error| failed(&error, form))?;
-    drop(shown);
-    let membership = Membership {
-        broker: websocket(&link.broker_url),
-        mesh_id: joined.mesh_id,
-        member_id: joined.member_id,
-        name,
-        joined_at: now,
-    };
+    let entered = enter(&link, name, &identity.keys, tls, clock).await;
+    let (membership, _) = entered.map_err(|error| failed(&error, form))?;
     membership.write(&home).map_err(|error| refused(chain(&error)))?;
     print(&match form {
         Form::Json => {
             let document = json!({
-                "mesh": link.mesh, "mesh_id": joined.mesh_id.to_string(),
-                "member_id": joined.member_id.to_string(), "pubkey": pubkey,
+                "mesh": link.mesh, "mesh_id": membership.mesh_id.to_string(),
+                "member_id": membership.member_id.to_string(), "pubkey": pubkey,
                 "name": membership.name, "broker": membership.broker,
             });
             format!("{document}\n")
@@ -91,7 +80,32 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-fn not_a_link(refusal: &Refusal, form: Form) -> Failure {
+/// Becomes a member with these keys, and keeps a way to ask the broker as that member.
+pub(crate) async fn enter(
+    link: &JoinLink,
+    name: String,
+    keys: &Keys,
+    tls: Option<Arc<ClientConfig>>,
+    clock: Arc<dyn Clock>,
+) -> Result<(Membership, BrokerApi), ApiError> {
+    let (pair, now) = (Arc::new(KeyPair::from_secret(&keys.pair.secret())), clock.wall());
+    let api = BrokerApi::new(&link.broker_url, &link.mesh, pair, tls, clock, Arc::new(random));
+    let key_id = keys.key_id.clone();
+    let join = Join { token: link.token.clone(), name: name.clone(), key_id };
+    let shown = progress::show("waiting for the broker");
+    let joined = api.join(&join).await?;
+    drop(shown);
+    let membership = Membership {
+        broker: websocket(&link.broker_url),
+        mesh_id: joined.mesh_id,
+        member_id: joined.member_id,
+        name,
+        joined_at: now,
+    };
+    Ok((membership, api))
+}
+
+pub(crate) fn not_a_link(refusal: &Refusal, form: Form) -> Failure {
     let failure = Failure::refused(refusal, form);
     let more = match form {
         Form::Text => "\nto get one: semel mesh invite, on a host of the mesh",
@@ -100,7 +114,7 @@ fn not_a_link(refusal: &Refusal, form: Form) -> Failure {
     Failure { text: failure.text + more, ..failure }
 }
 
-fn failed(error: &ApiError, form: Form) -> Failure {
+pub(crate) fn failed(error: &ApiError, form: Form) -> Failure {
     match error {
         ApiError::Away(_) => {
             let text = format!("error: {error}\nnothing was spent; try again");

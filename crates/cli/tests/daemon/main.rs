@@ -8,6 +8,7 @@
 )]
 
 mod api;
+mod ephemeral;
 mod full_disk;
 mod killed;
 mod process;

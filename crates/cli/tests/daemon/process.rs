@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use semel_client::Client;
+use semel_daemon::environment::VARIABLES;
 use serde_json::Value;
 
 pub(crate) const MESH: &str = "ops";
@@ -14,13 +15,18 @@ pub(crate) const MESH: &str = "ops";
 /// Long enough for a loaded machine; only a failure waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The binary as on a machine of its own, wherever these tests run.
+fn program(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    for name in ["SEMEL_HOME", "SEMEL_INVITE"].iter().chain(VARIABLES) {
+        command.env_remove(name);
+    }
+    command.args(arguments).envs(variables.iter().copied());
+    command
+}
+
 pub(crate) fn semel(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_semel"))
-        .args(arguments)
-        .env_remove("SEMEL_HOME")
-        .env_remove("CI")
-        .output()
-        .unwrap()
+    program(arguments, &[]).output().unwrap()
 }
 
 /// What a command prints when it succeeds.
@@ -34,7 +40,12 @@ pub(crate) fn succeeds(arguments: &[&str]) -> String {
 
 /// What a command says, and with which code it ends, when it does not.
 pub(crate) fn fails(arguments: &[&str]) -> (i32, String) {
-    let output = semel(arguments);
+    fails_in(&[], arguments)
+}
+
+/// The same where these variables are set.
+pub(crate) fn fails_in(variables: &[(&str, &str)], arguments: &[&str]) -> (i32, String) {
+    let output = program(arguments, variables).output().unwrap();
     assert!(!output.status.success(), "{arguments:?}");
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
 }
@@ -47,10 +58,12 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
-            .args(arguments)
-            .env_remove("SEMEL_HOME")
-            .env_remove("CI")
+        Self::start_in(&[], arguments)
+    }
+
+    /// The same where these variables are set.
+    pub(crate) fn start_in(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
+        let mut child = program(arguments, variables)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -138,6 +151,11 @@ impl Mesh {
     /// A host that has joined.
     pub(crate) fn join(&self, name: &str, role: &str) -> Host {
         self.join_in(self.folder.path(), name, role)
+    }
+
+    /// A host that has not.
+    pub(crate) fn host(&self, name: &str) -> Host {
+        Host { home: self.folder.path().join(name) }
     }
 
     /// The same, in a folder of its own.

@@ -33,6 +33,8 @@ status! {
         OutboxDb = "outbox.db",
         /// What was received.
         InboxDb = "inbox.db",
+        /// The databases of an ephemeral member; a folder that ends with it.
+        Ephemeral = "ephemeral",
         /// Topic state.
         TopicSubscriptions = "topic_subscriptions.json",
         /// Topic state.
@@ -66,7 +68,7 @@ impl HomeFile {
             | Self::TopicKeys
             | Self::KeyEpoch => 0o600,
             Self::HttpPort | Self::Config | Self::Log => 0o644,
-            Self::Hooks => 0o700,
+            Self::Hooks | Self::Ephemeral => 0o700,
         }
     }
 

@@ -49,7 +49,8 @@ fn every_file_has_its_mode() {
     let root = tempfile::tempdir().unwrap();
     let locked = home(root.path()).lock().unwrap();
     assert_eq!(mode(&locked.home().path(HomeFile::Lock)), 0o600);
-    for file in HomeFile::ALL.iter().copied().filter(|file| *file != HomeFile::Hooks) {
+    let is_folder = |file| matches!(file, HomeFile::Hooks | HomeFile::Ephemeral);
+    for file in HomeFile::ALL.iter().copied().filter(|file| !is_folder(*file)) {
         locked.write(file, b"x").unwrap();
         let expected = match file.as_str() {
             "http.port" | "config.toml" | "daemon.log" => 0o644,
@@ -58,6 +59,28 @@ fn every_file_has_its_mode() {
         assert_eq!(mode(&locked.home().path(file)), expected, "{file}");
     }
     assert!(names(locked.home().folder()).iter().all(|name| HomeFile::parse(name).is_some()));
+}
+
+#[test]
+fn the_databases_of_an_ephemeral_member_end_with_it() {
+    let root = tempfile::tempdir().unwrap();
+    let locked = home(root.path()).lock().unwrap();
+    locked.write(HomeFile::OutboxDb, b"of another member").unwrap();
+    let folder = locked.prepare_ephemeral().unwrap();
+    assert_eq!(mode(&folder), HomeFile::Ephemeral.mode());
+    assert_eq!((mode(&folder.join("outbox.db")), mode(&folder.join("inbox.db"))), (0o600, 0o600));
+    // It is killed: the next one finds nothing of it.
+    fs::write(folder.join("outbox.db"), b"x").unwrap();
+    fs::write(folder.join("outbox.db-wal"), b"x").unwrap();
+    drop(locked);
+    let locked = home(root.path()).lock().unwrap();
+    let folder = locked.prepare_ephemeral().unwrap();
+    assert!(names(&folder).iter().eq(["inbox.db", "outbox.db"]));
+    assert_eq!(fs::read(folder.join("outbox.db")).unwrap(), b"");
+    let other = locked.home().path(HomeFile::OutboxDb);
+    locked.stop().unwrap();
+    assert!(!folder.exists());
+    assert_eq!(fs::read(other).unwrap(), b"of another member");
 }
 
 #[test]
