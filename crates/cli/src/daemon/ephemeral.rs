@@ -159,6 +159,7 @@ pub(super) async fn end(engine: &Engine, pubkey: &str) -> Result<(), Failure> {
             Err(Failure::new(Exit::Failed, text))
         }
         Err(error) => {
+            tracing::error!(%error, pubkey, "the mesh was not left");
             let exit = match &error {
                 ApiError::Away(_) => Exit::Unavailable,
                 ApiError::Refused(_) => Exit::Failed,

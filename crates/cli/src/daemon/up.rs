@@ -88,8 +88,11 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let ttl = ephemeral.as_ref().and_then(|ephemeral| ephemeral.ttl);
     let to_start = Start { home, api_listen, tls, parts: Vec::new(), ephemeral };
     let daemon = start(to_start, arguments.api_listen.is_some()).await?;
-    ready(&daemon, arguments.local.form())?;
-    let ended = until_end(&daemon, shutdown, ttl).await;
+    // Whatever happens from here on, it ends in order.
+    let ended = match ready(&daemon, arguments.local.form()) {
+        Ok(()) => until_end(&daemon, shutdown, ttl).await,
+        Err(failure) => Some(failure),
+    };
     let stopped = daemon.stop().await;
     ended.map_or(stopped, Err)
 }

@@ -7,7 +7,7 @@ use semel_core::hex::Hex;
 use semel_crypto::keys::KeyPair;
 use serde_json::{Value, json};
 
-use crate::process::{Host, MESH, Mesh, Process, arrived, fails, fails_in};
+use crate::process::{Host, MESH, Mesh, Process, arrived, fails, fails_in, succeeds_in};
 
 /// How the mesh sees the member with this key.
 fn status(mesh: &Mesh, pubkey: &str) -> String {
@@ -107,6 +107,23 @@ async fn the_keys_are_never_on_disk_and_what_was_accepted_is_sent_before_the_end
     assert_eq!(arrived(&bob, 601).await[0]["sender_name"], "runner-7");
     assert_eq!(status(&mesh, &key), "left");
     assert!(!host.folder().join("ephemeral").exists());
+}
+
+#[test]
+fn one_in_the_background_is_stopped_like_any_other() {
+    let mesh = Mesh::new();
+    let (host, invite) = (mesh.host("runner"), mesh.invite("member"));
+    let home = host.home();
+    let up = ["daemon", "up", "--detach", "--ephemeral", "--no-tcp", "--home", &home];
+    let said = succeeds_in(&[("SEMEL_INVITE", &invite)], &[&up[..], &["--name", "ada"]].concat());
+    assert!(said.contains("\"ada\", until it ends"), "{said}");
+    let key = host.run_json(&["daemon", "status"])["member_pubkey"].as_str().unwrap().to_owned();
+    assert_eq!(status(&mesh, &key), "active");
+    assert_eq!(host.run(&["daemon", "down"]), "the daemon has stopped");
+    assert_eq!(status(&mesh, &key), "left");
+    assert!(host.run(&["doctor"]).contains("no member is kept here"));
+    let (code, text) = fails(&["daemon", "up", "--home", &home]);
+    assert!(code == 3 && text.contains("has not joined"), "{code}: {text}");
 }
 
 #[test]

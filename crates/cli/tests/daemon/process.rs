@@ -31,7 +31,12 @@ pub(crate) fn semel(arguments: &[&str]) -> Output {
 
 /// What a command prints when it succeeds.
 pub(crate) fn succeeds(arguments: &[&str]) -> String {
-    let output = semel(arguments);
+    succeeds_in(&[], arguments)
+}
+
+/// The same where these variables are set.
+pub(crate) fn succeeds_in(variables: &[(&str, &str)], arguments: &[&str]) -> String {
+    let output = program(arguments, variables).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
