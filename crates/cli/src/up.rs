@@ -11,6 +11,7 @@ use semel_broker::server;
 use semel_broker::store::{NewMember, Role};
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::id::{MemberId, MeshId};
+use semel_daemon::engine::Access;
 use semel_daemon::home::{Home, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Membership, Sources};
 use semel_jobs::http::part;
@@ -119,7 +120,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let mut parts = vec![local::part(registrar)];
     parts.extend(jobs.iter().map(|jobs| part(Arc::clone(&jobs.engine))));
-    let start = Start { home, api_listen, tls: None, parts, ephemeral: None };
+    let start = Start { home, api_listen, tls: None, parts, ephemeral: None, access: Access::Full };
     let daemon = RunningDaemon::start(start).await?;
     // Only now is everything there that gears call.
     if let Some(jobs) = &mut jobs {

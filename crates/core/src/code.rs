@@ -118,6 +118,7 @@ codes! {
     InternalError                  "internal_error"                        500 SameId;
     BrokerUnavailable              "broker_unavailable"                    503 SameId;
     InsufficientStorage            "insufficient_storage"                  507 SameId;
+    ReadOnly                       "read_only"                             503 SameId;
     // A daemon that is started (daemon.md, "Identity").
     InviteNeeded                   "invite_needed"                         400 Never;
     NotEphemeral                   "not_ephemeral"                         400 Never;

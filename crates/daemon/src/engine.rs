@@ -49,6 +49,15 @@ impl EngineOptions {
     }
 }
 
+/// What a daemon may do with its files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Everything.
+    Full,
+    /// Show what can be read of them (daemon.md, "Lifecycle", `recover`).
+    ReadOnly,
+}
+
 /// A running daemon.
 pub struct Engine {
     /// What was accepted here.
@@ -59,6 +68,8 @@ pub struct Engine {
     pub link: LinkHandle,
     /// What else is asked of the broker.
     pub api: Arc<BrokerApi>,
+    /// What it may do with the databases.
+    pub access: Access,
     clock: Arc<dyn Clock>,
     keeping: watch::Sender<Keeping>,
     stop: watch::Sender<bool>,
@@ -130,14 +141,7 @@ impl Engine {
         let rebuild_to = if is_new { forget_history(&outbox).await } else { None };
         let (stop, stopping) = watch::channel(false);
         let (keeping, kept) = watch::channel(options.keeping());
-        let api = Arc::new(BrokerApi::new(
-            &link_options.url,
-            &link_options.mesh,
-            Arc::clone(&link_options.keys),
-            link_options.tls.clone(),
-            Arc::clone(&clock),
-            Arc::clone(&link_options.random),
-        ));
+        let api = Arc::new(broker_api(&link_options, &clock));
         let (outbox_too, inbox_too) = (Arc::clone(&outbox), Arc::clone(&inbox));
         let (running, handle, marking) =
             link::link(link_options, outbox_too, inbox_too, Arc::clone(&clock), rebuild_to);
@@ -159,8 +163,33 @@ impl Engine {
                 stopping,
             )),
         ];
-        let tasks = Mutex::new(tasks);
-        Ok(Self { outbox, inbox, link: handle, api, clock, keeping, stop, tasks })
+        let (tasks, access) = (Mutex::new(tasks), Access::Full);
+        Ok(Self { outbox, inbox, link: handle, api, access, clock, keeping, stop, tasks })
+    }
+
+    /// Opens the databases in `folder` to read what can be read of them, also when they are
+    /// damaged. Nothing is sent, received or written, and nobody connects.
+    pub fn start_to_read(
+        folder: &Path,
+        options: &EngineOptions,
+        link_options: &LinkOptions,
+        mint: Arc<IdMint>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        let (outbox, inbox) = (folder.join("outbox.db"), folder.join("inbox.db"));
+        let outbox = Outbox::open_to_read(&outbox, options.room(), mint, Arc::clone(&clock))?;
+        let inbox = Arc::new(Inbox::open_to_read(&inbox, Arc::clone(&clock))?);
+        Ok(Self {
+            outbox: Arc::new(outbox),
+            link: LinkHandle::none(Arc::clone(&inbox), clock.wall()),
+            inbox,
+            api: Arc::new(broker_api(link_options, &clock)),
+            access: Access::ReadOnly,
+            clock,
+            keeping: watch::channel(options.keeping()).0,
+            stop: watch::channel(false).0,
+            tasks: Mutex::default(),
+        })
     }
 
     /// Keeps things in another way from now on.
@@ -285,6 +314,11 @@ impl Engine {
             inbox.close().await;
         }
     }
+}
+
+fn broker_api(link: &LinkOptions, clock: &Arc<dyn Clock>) -> BrokerApi {
+    let (keys, random) = (Arc::clone(&link.keys), Arc::clone(&link.random));
+    BrokerApi::new(&link.url, &link.mesh, keys, link.tls.clone(), Arc::clone(clock), random)
 }
 
 fn requeue_in_tx(

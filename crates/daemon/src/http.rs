@@ -27,7 +27,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use self::metrics::Metrics;
-use crate::engine::Engine;
+use crate::engine::{Access, Engine};
 use crate::link::{Fatal, LinkStatus};
 use crate::remote::Remote;
 
@@ -76,7 +76,14 @@ pub fn part(
 
 impl State for Daemon {
     fn gate(&self, verb: Verb) -> Option<Problem> {
-        if verb == Verb::Get || self.link.borrow().fatal != Some(Fatal::Revoked) {
+        if verb == Verb::Get {
+            return None;
+        }
+        if self.engine.access == Access::ReadOnly {
+            let detail = "this daemon only reads; semel daemon recover says what can be done";
+            return Some(Problem::new(Code::ReadOnly, detail));
+        }
+        if self.link.borrow().fatal != Some(Fatal::Revoked) {
             return None;
         }
         let detail = "this member was revoked and can do nothing any more";

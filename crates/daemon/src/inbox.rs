@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::limits::{EVENTS_KEPT, INDEX_LINGER, INDEX_MAX, KEYS_KEPT, SWEEP_MAX};
 use crate::link::stopped;
-use crate::recover::{is_damage, is_new, set_aside};
+use crate::recover::{Database, is_damage, is_new, set_aside};
 use crate::store::event::{self, Event, EventKind};
 use crate::store::inbox::{self, Arrived, Filter, Message, Way};
 use crate::store::upkeep::bytes_used;
@@ -98,16 +98,25 @@ impl Inbox {
             }
             Err(error) => return Err(error),
         };
-        let inbox = Self {
+        let is_new = is_new || set_aside.is_some();
+        Ok(Opened { inbox: Self::with(sqlite, clock), set_aside, is_new })
+    }
+
+    /// Opens a file to read what can be read of it, also of a damaged one (daemon.md, "Lifecycle").
+    pub fn open_to_read(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let sqlite = Sqlite::open_to_read(&Database::Inbox.options(path, clock.wall()))?;
+        Ok(Self::with(sqlite, clock))
+    }
+
+    fn with(sqlite: Sqlite, clock: Arc<dyn Clock>) -> Self {
+        Self {
             sqlite,
             clock,
             stored: watch::channel(0).0,
             received: Default::default(),
             repeated: AtomicU64::new(0),
             percent: AtomicU64::new(0),
-        };
-        let is_new = is_new || set_aside.is_some();
-        Ok(Opened { inbox, set_aside, is_new })
+        }
     }
 
     /// Stores what has not been stored yet and comes back once it is on disk.

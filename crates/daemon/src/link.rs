@@ -155,6 +155,22 @@ pub struct LinkStatus {
 }
 
 impl LinkStatus {
+    fn new(state: LinkState, since: UnixMs) -> Self {
+        Self {
+            state,
+            since,
+            last_error: None,
+            member_id: None,
+            negotiated: None,
+            store_epoch: None,
+            reconnects: [0; Loss::ALL.len()],
+            lost_by: None,
+            inflight: 0,
+            lag: None,
+            fatal: None,
+        }
+    }
+
     /// Bytes of a body that the broker takes, once it is known.
     pub fn inline_bytes(&self) -> Option<u64> {
         Some(self.negotiated.as_ref()?.max_payload.as_ref()?.inline_bytes)
@@ -201,6 +217,17 @@ pub struct LinkHandle {
 }
 
 impl LinkHandle {
+    /// Of a daemon that only reads: there is no connection, and whoever asks hears so.
+    pub(crate) fn none(inbox: Arc<Inbox>, since: UnixMs) -> Self {
+        let last_error = Some("the daemon only reads (--read-only)".to_owned());
+        let status = LinkStatus { last_error, ..LinkStatus::new(LinkState::Ended, since) };
+        Self {
+            status: watch::channel(status).1,
+            commands: mpsc::channel(1).0,
+            roster: Arc::new(Roster::new(inbox)),
+        }
+    }
+
     /// How it stands with the broker now.
     pub fn status(&self) -> LinkStatus {
         self.status.borrow().clone()
@@ -284,19 +311,7 @@ pub(crate) fn link(
     clock: Arc<dyn Clock>,
     rebuild_to: Option<(String, i64)>,
 ) -> (Link, LinkHandle, tokio::task::JoinHandle<()>) {
-    let status = LinkStatus {
-        state: LinkState::Connecting,
-        since: clock.wall(),
-        last_error: None,
-        member_id: None,
-        negotiated: None,
-        store_epoch: None,
-        reconnects: [0; Loss::ALL.len()],
-        lost_by: None,
-        inflight: 0,
-        lag: None,
-        fatal: None,
-    };
+    let status = LinkStatus::new(LinkState::Connecting, clock.wall());
     let (status, watch) = watch::channel(status);
     let (commands_sender, commands) = mpsc::channel(REQUESTS_MAX);
     let (marks, to_mark) = mpsc::channel(MARKS_MAX);

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use crate::limits::{ADOPT_MAX, FRESH_BYTES_MAX, FRESH_MAX, PAYLOAD_KEPT, SWEEP_MAX};
 use crate::pressure::Gauge;
+use crate::recover::Database;
 use crate::store::claim::Due;
 use crate::store::link::{self, LinkRow};
 use crate::store::outbox::{Accepted, Draft, NewOutboxRow, outbox_accept_in_tx, outbox_again};
@@ -174,11 +175,34 @@ impl Outbox {
             source: Box::new(source),
         };
         let link = prepared.await.map_err(unfit)?;
-        let outbox = Self {
+        let outbox = Self::with(sqlite, link.life, room, mint, clock);
+        outbox.measure().await.map_err(unfit)?;
+        Ok(outbox)
+    }
+
+    /// Opens a file to read what can be read of it, also of a damaged one (daemon.md, "Lifecycle").
+    pub fn open_to_read(
+        path: &Path,
+        room: Room,
+        mint: Arc<IdMint>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        let sqlite = Sqlite::open_to_read(&Database::Outbox.options(path, clock.wall()))?;
+        Ok(Self::with(sqlite, 0, room, mint, clock))
+    }
+
+    fn with(
+        sqlite: Sqlite,
+        life: i64,
+        room: Room,
+        mint: Arc<IdMint>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
             sqlite,
             mint,
             clock,
-            life: AtomicI64::new(link.life),
+            life: AtomicI64::new(life),
             marks_lost: AtomicBool::new(false),
             gauge: Gauge::new(room),
             accepted: AtomicU64::new(0),
@@ -188,9 +212,7 @@ impl Outbox {
                 wake: Notify::new(),
                 look: Notify::new(),
             }),
-        };
-        outbox.measure().await.map_err(unfit)?;
-        Ok(outbox)
+        }
     }
 
     /// Accepts a send: looks its id up, applies the table, and answers after the commit.

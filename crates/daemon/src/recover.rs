@@ -57,7 +57,7 @@ impl Database {
         }
     }
 
-    fn options(self, path: &Path, now: UnixMs) -> SqliteOptions {
+    pub(crate) fn options(self, path: &Path, now: UnixMs) -> SqliteOptions {
         let (id, migrations) = match self {
             Self::Outbox => (OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS),
             Self::Inbox => (INBOX_APPLICATION_ID, INBOX_MIGRATIONS),

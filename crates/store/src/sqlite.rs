@@ -142,6 +142,35 @@ impl Sqlite {
         })
     }
 
+    /// Opens a file to read what can be read of it, also of a damaged one. It stays as it is: not
+    /// even its log is copied into it, and every write is answered [`StoreError::Stopped`].
+    ///
+    /// Blocks: call it before serving, or on a blocking thread.
+    pub fn open_to_read(options: &SqliteOptions) -> Result<Self, OpenError> {
+        let path = &options.path;
+        let lock = lock::share(path)?;
+        let last_stop = open::last_stop(path);
+        let lacking = open::look(path, options.application_id, &options.migrations)?;
+        if !lacking.is_empty() {
+            let found = format!("one that lacks {}", lacking.join(", "));
+            return Err(OpenError::Unfit { setting: "schema", found, needed: "the current one" });
+        }
+        let failed = |source| OpenError::Sqlite { path: path.clone(), source };
+        let reader = |_| open::as_it_is(path).map_err(failed);
+        let readers = (0..options.readers).map(reader).collect::<Result<Vec<_>, _>>()?;
+        let maintenance = vec![reader(0)?];
+        let threads = |source| OpenError::Io { path: path.clone(), source };
+        Ok(Self {
+            path: path.clone(),
+            last_stop,
+            writer: Writer::none(),
+            readers: Lane::start("sqlite-read", readers, lane::Style::Snapshot).map_err(threads)?,
+            maintenance: Lane::start("sqlite-upkeep", maintenance, lane::Style::Bare)
+                .map_err(threads)?,
+            _lock: lock,
+        })
+    }
+
     /// Runs `f` in the next group commit. `Err` from `f`, or a panic, undoes only `f`; nothing is
     /// answered before the commit is on disk. Once handed in, `f` runs also when the caller goes
     /// away.

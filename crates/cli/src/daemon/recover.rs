@@ -57,7 +57,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(first) => {
             let text = format!(
                 "error: {} cannot be used as it is\nto put back a good copy: replace the file; to \
-                 do without it: semel daemon recover --mesh {mesh} --start-fresh {first} --confirm",
+                 do without it: semel daemon recover --mesh {mesh} --start-fresh {first} \
+                 --confirm; to read what can be read: semel daemon up --mesh {mesh} --read-only",
                 left.join(" and ")
             );
             Err(Failure::new(Exit::Failed, text))

@@ -15,7 +15,7 @@ use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::broker_api::BrokerApi;
 use semel_daemon::config::Config;
-use semel_daemon::engine::{Engine, EngineOptions};
+use semel_daemon::engine::{Access, Engine, EngineOptions};
 use semel_daemon::environment::IdentityKind;
 use semel_daemon::home::{Home, HomeFile, LockedHome};
 use semel_daemon::http::{self, Member};
@@ -40,6 +40,8 @@ pub(crate) struct Start {
     pub(crate) parts: Vec<Part>,
     /// The member that is made for this daemon; nothing for the one in its home.
     pub(crate) ephemeral: Option<Ephemeral>,
+    /// What it may do with the databases in its home.
+    pub(crate) access: Access,
 }
 
 /// A daemon that answers.
@@ -75,7 +77,7 @@ impl RunningDaemon {
         let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(random)));
         let sources = Sources { mint: &mint, random: &secret, now: clock.wall() };
         let (member, made) = match wanted {
-            Wanted::Kept(membership) => (kept(&home, sources, membership)?, None),
+            Wanted::Kept(membership) => (kept(&home, sources, membership, start.access)?, None),
             Wanted::Made(ephemeral) => {
                 let tls = start.tls.clone();
                 let (who, api) = made(&home, sources, ephemeral, tls, &clock).await?;
@@ -103,8 +105,14 @@ impl RunningDaemon {
         let link = link_options(&mesh, &membership, &identity, &config, start.tls);
         let pubkey = link.keys.public().to_hex().to_string();
         let options = engine_options(&config);
-        let engine = Engine::start(&folder, options, link, mint, Arc::clone(&clock), Arc::new(end));
-        let engine = Arc::new(engine.await.map_err(|error| unfit(&error, &mesh))?);
+        let clock_too = Arc::clone(&clock);
+        let engine = match start.access {
+            Access::Full => {
+                Engine::start(&folder, options, link, mint, clock_too, Arc::new(end)).await
+            }
+            Access::ReadOnly => Engine::start_to_read(&folder, &options, &link, mint, clock_too),
+        };
+        let engine = Arc::new(engine.map_err(|error| unfit(&error, &mesh))?);
         let tokens = Tokens::new(identity.local_token, Arc::clone(&clock));
         let home = Arc::new(home);
         let tokens = Arc::new(Rotating { tokens, home: Arc::downgrade(&home) });
@@ -218,10 +226,17 @@ fn membership(home: &Home) -> Result<Membership, Failure> {
 }
 
 /// The member that is kept in the home.
-fn kept(home: &LockedHome, sources: Sources<'_>, membership: Membership) -> Result<Who, Failure> {
+fn kept(
+    home: &LockedHome,
+    sources: Sources<'_>,
+    membership: Membership,
+    access: Access,
+) -> Result<Who, Failure> {
     let identity = Identity::open(home, sources).map_err(|error| refused(chain(&error)))?;
-    for file in [HomeFile::OutboxDb, HomeFile::InboxDb] {
-        home.prepare(file).map_err(|error| refused(chain(&error)))?;
+    if access == Access::Full {
+        for file in [HomeFile::OutboxDb, HomeFile::InboxDb] {
+            home.prepare(file).map_err(|error| refused(chain(&error)))?;
+        }
     }
     Ok(Who { membership, identity, folder: home.home().folder().to_owned() })
 }

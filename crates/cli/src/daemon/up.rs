@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::clock::SystemClock;
+use semel_daemon::engine::Access;
 use semel_daemon::environment::{Facts, IdentityKind, Switch, VARIABLES, environment};
 use semel_daemon::home::HomeFile;
 use semel_daemon::identity::Membership;
@@ -31,7 +32,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
   semel daemon up --mesh ops
   semel daemon up --mesh ops --detach
   semel daemon up --mesh ops --api-listen 127.0.0.1:0 --json
-  SEMEL_INVITE=semel://join/… semel daemon up --ephemeral --ttl 2h --detach")]
+  SEMEL_INVITE=semel://join/… semel daemon up --ephemeral --ttl 2h --detach
+  semel daemon up --mesh ops --read-only")]
 pub(crate) struct Arguments {
     /// Where the local API listens besides its socket; port 0 picks a free one
     #[arg(long, value_name = "ADDRESS")]
@@ -47,6 +49,9 @@ pub(crate) struct Arguments {
     container: bool,
     #[command(flatten)]
     identity: IdentityArguments,
+    /// Show what can still be read of damaged files; nothing is sent, received or written
+    #[arg(long, conflicts_with = "ephemeral")]
+    read_only: bool,
     /// Write the log to daemon.log instead of stderr
     #[arg(long, hide = true)]
     log_file: bool,
@@ -86,7 +91,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shutdown = stopped()
         .map_err(|error| Failure::new(Exit::Failed, format!("error: signals: {error}")))?;
     let ttl = ephemeral.as_ref().and_then(|ephemeral| ephemeral.ttl);
-    let to_start = Start { home, api_listen, tls, parts: Vec::new(), ephemeral };
+    let access = if arguments.read_only { Access::ReadOnly } else { Access::Full };
+    let to_start = Start { home, api_listen, tls, parts: Vec::new(), ephemeral, access };
     let daemon = start(to_start, arguments.api_listen.is_some()).await?;
     // Whatever happens from here on, it ends in order.
     let ended = match ready(&daemon, arguments.local.form()) {
@@ -237,6 +243,10 @@ fn facts(arguments: &Arguments) -> Facts {
         dockerenv: Path::new("/.dockerenv").exists(),
         cgroup: std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default(),
         container_flag: arguments.container,
-        identity_flag: arguments.identity.flag(),
+        // What is read is there already: it is of a member that is kept.
+        identity_flag: match arguments.read_only {
+            true => Some(IdentityKind::Persistent),
+            false => arguments.identity.flag(),
+        },
     }
 }

@@ -12,5 +12,6 @@ mod ephemeral;
 mod full_disk;
 mod killed;
 mod process;
+mod read_only;
 mod storm;
 mod verbs;

@@ -136,21 +136,7 @@ pub(super) fn look(
     sets: &[MigrationSet],
 ) -> Result<Vec<&'static str>, OpenError> {
     let failed = |source| OpenError::Sqlite { path: path.to_owned(), source };
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let opened = match (wal_path(path).exists(), path.to_str()) {
-        // Without a log nobody has it open, and even a reader would leave an empty one behind.
-        (false, Some(name)) => {
-            let name = name.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
-            let flags = flags | OpenFlags::SQLITE_OPEN_URI;
-            Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)
-        }
-        (true, _) | (false, None) => Connection::open_with_flags(path, flags),
-    };
-    let connection = opened.map_err(failed)?;
-    connection.busy_timeout(limits::BUSY_TIMEOUT).map_err(failed)?;
-    // The log of an unclean stop is a trace that the next process needs.
-    let kept = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
-    kept.map_err(failed)?;
+    let connection = as_it_is(path).map_err(failed)?;
     let found = pragma::<i32>(&connection, "application_id").map_err(failed)?;
     if found != application_id {
         let path = path.to_owned();
@@ -162,6 +148,28 @@ pub(super) fn look(
         lacking.extend(migration::missing(set, &applied)?.iter().map(|migration| migration.name));
     }
     Ok(lacking)
+}
+
+/// A connection that leaves the file, and its log, as they are.
+pub(super) fn as_it_is(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = match (wal_path(path).exists(), path.to_str()) {
+        // Without a log nobody has it open, and even a reader would leave an empty one behind.
+        (false, Some(name)) => {
+            let name = name.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+            let flags = flags | OpenFlags::SQLITE_OPEN_URI;
+            Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)
+        }
+        (true, _) | (false, None) => Connection::open_with_flags(path, flags),
+    };
+    let connection = opened?;
+    connection.busy_timeout(limits::BUSY_TIMEOUT)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, limits::VALUE_BYTES_MAX)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // The log of an unclean stop is a trace that the next process needs.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(connection)
 }
 
 /// Everything that is missing, in one transaction: the schema is the old one or the new one.

@@ -66,6 +66,13 @@ impl Writer {
         Ok(Self { queue, callers: Callers::default(), commits })
     }
 
+    /// For a file that is only read.
+    pub(super) fn none() -> Self {
+        let queue = Queue::new(0, 0);
+        queue.close();
+        Self { queue: Arc::new(queue), callers: Callers::default(), commits: Arc::default() }
+    }
+
     pub(super) async fn write<T, F, Then>(
         &self,
         how: How<'_>,
