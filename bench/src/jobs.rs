@@ -37,7 +37,7 @@ use tokio::sync::oneshot;
 
 use crate::report::{Bar, Measured, Rounds, Unit, publish};
 use crate::{facts, plan};
-use others::{DBOS, EFFECTUM, RESTATE, SQLXMQ, TEMPORAL};
+use others::{APALIS, DBOS, EFFECTUM, RESTATE, SQLXMQ, TEMPORAL};
 
 /// Name, steps, in flight.
 const CEILING: [(&str, usize, usize); 4] = [
@@ -82,6 +82,7 @@ const BARS: &[Bar] = &[
     Bar::at_least(SQLITE[1].0, 0.35, CEILING[1].0),
     Bar::at_least(SQLITE[4].0, 0.35, CEILING[3].0),
     Bar::at_least(SQLITE[1].0, 1.0, EFFECTUM[1].0),
+    Bar::at_least(SQLITE[1].0, 1.0, APALIS[1].0),
     Bar::at_least(SQLITE[1].0, 1.0, DBOS[1].0),
     Bar::at_least(SQLITE[1].0, 1.0, SQLXMQ[1].0),
     Bar::at_least(SQLITE[1].0, 1.0, RESTATE[1].0),

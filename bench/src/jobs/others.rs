@@ -13,6 +13,10 @@ pub(super) const EFFECTUM: [(&str, usize, usize); 2] = [
     ("effectum on SQLite, 1 step, 1 in flight", 1, 1),
     ("effectum on SQLite, 1 step, 64 in flight", 1, 64),
 ];
+pub(super) const APALIS: [(&str, usize, usize); 2] = [
+    ("apalis on SQLite, 1 step, 1 in flight", 1, 1),
+    ("apalis on SQLite, 1 step, 64 in flight", 1, 64),
+];
 pub(super) const DBOS: [(&str, usize, usize); 4] = [
     ("DBOS on PostgreSQL, 1 step, 1 in flight", 1, 1),
     ("DBOS on PostgreSQL, 1 step, 64 in flight", 1, 64),
@@ -40,11 +44,13 @@ pub(super) const TEMPORAL: [(&str, usize, usize); 4] = [
 
 /// One that is not there stops nobody.
 pub(super) fn run(runtime: &Runtime, folder: &Path, server: &str, rounds: &mut Rounds) {
-    for (name, steps, callers) in EFFECTUM {
-        let folder = folder.join(format!("effectum-{steps}-{callers}"));
-        let shown = peers::program("effectum")
-            .and_then(|_| engines::jobs("effectum", steps, callers, &folder, None));
-        rounds.peer("effectum", name, shown);
+    for (engine, measured) in [("effectum", EFFECTUM), ("apalis", APALIS)] {
+        for (name, steps, callers) in measured {
+            let folder = folder.join(format!("{engine}-{steps}-{callers}"));
+            let shown = peers::program(engine)
+                .and_then(|_| engines::jobs(engine, steps, callers, &folder, None));
+            rounds.peer(engine, name, shown);
+        }
     }
     for (engine, measured) in [("DBOS", DBOS), ("sqlxmq", SQLXMQ)] {
         for (name, steps, callers) in measured {

@@ -23,7 +23,8 @@ pub(crate) fn jobs(
     let mut command = driver(engine)?;
     let ms = plan::round().as_millis().to_string();
     command.args([engine, &steps.to_string(), &callers.to_string(), &ms]).arg(folder);
-    command.args(server).stdin(Stdio::null());
+    // What it says last is the reason of a failure, not a backtrace.
+    command.args(server).stdin(Stdio::null()).env("RUST_BACKTRACE", "0");
     let output = command.output().context("bench/peers does not start")?;
     let said = String::from_utf8_lossy(&output.stderr);
     let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
@@ -42,8 +43,8 @@ pub(crate) fn jobs(
 /// Who runs the engine.
 fn driver(engine: &str) -> Result<Command> {
     match engine {
-        // It cannot be linked together with the others.
-        "sqlxmq" => Ok(Command::new(program(engine)?)),
+        // They cannot be linked together with the others.
+        "sqlxmq" | "apalis" => Ok(Command::new(program(engine)?)),
         // Its client that comes from a registry as compiled code is one for Python.
         "Temporal" => {
             let mut python = Command::new("python3");

@@ -120,10 +120,13 @@ fn engines(found: &mut Map<String, Value>, folder: &Path) {
         note(found, engine, result.map(|()| (program.clone(), version)));
     }
     // Apart from the others: they cannot be linked together.
-    let own = folder.join("sqlxmq");
-    let (done, own, own_lock) = built("bench/peers/sqlxmq", "semel-bench-sqlxmq", &own);
-    let version = locked(&own_lock, "sqlxmq").unwrap_or_default();
-    note(found, "sqlxmq", done.map(|()| (own, version)));
+    for (engine, package) in [("sqlxmq", "sqlxmq"), ("apalis", "apalis-sqlite")] {
+        let workspace = format!("bench/peers/{engine}");
+        let name = format!("semel-bench-{engine}");
+        let (done, own, own_lock) = built(&workspace, &name, &folder.join(engine));
+        let version = locked(&own_lock, package).unwrap_or_default();
+        note(found, engine, done.map(|()| (own, version)));
+    }
     // Who runs the others' servers.
     found.insert("engines".to_owned(), json!({"program": program}));
 }

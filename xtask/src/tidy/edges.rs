@@ -35,6 +35,7 @@ const TABLE: &[(&str, May)] = &[
     ("bench", May::UseAll),
     ("bench-peers", May::Use(&[])),
     ("bench-sqlxmq", May::Use(&[])),
+    ("bench-apalis", May::Use(&[])),
 ];
 
 /// What tests may use besides: a daemon is tested beside a real broker.
