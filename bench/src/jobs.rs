@@ -37,7 +37,7 @@ use tokio::sync::oneshot;
 
 use crate::report::{Bar, Measured, Rounds, Unit, publish};
 use crate::{facts, plan};
-use others::{APALIS, DBOS, EFFECTUM, RESTATE, SQLXMQ, TEMPORAL};
+use others::{APALIS, DBOS, EFFECTUM, GRAPHILE, RESTATE, SQLXMQ, TEMPORAL};
 
 /// Name, steps, in flight.
 const CEILING: [(&str, usize, usize); 4] = [
@@ -89,6 +89,7 @@ const BARS: &[Bar] = &[
     Bar::at_least(SQLITE[1].0, 1.0, TEMPORAL[1].0),
     Bar::at_least(SQLITE[4].0, 10.0, RESTATE[3].0),
     Bar::at_least(POSTGRES[2].0, 3.0, DBOS[3].0),
+    Bar::at_least(POSTGRES[2].0, 1.0, GRAPHILE[0].0),
     Bar::at_most(IDLE_P50, 1.0, MS_3),
     // So much slower beside many that wait.
     Bar::at_most(FEW.0, 1.3, MANY.0),

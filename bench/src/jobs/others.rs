@@ -29,6 +29,8 @@ pub(super) const SQLXMQ: [(&str, usize, usize); 4] = [
     ("sqlxmq on PostgreSQL, 3 steps, 1 in flight", 3, 1),
     ("sqlxmq on PostgreSQL, 3 steps, 64 in flight", 3, 64),
 ];
+pub(super) const GRAPHILE: [(&str, usize, usize); 1] =
+    [("graphile-worker on PostgreSQL, 3 steps, 64 in flight", 3, 64)];
 pub(super) const RESTATE: [(&str, usize, usize); 4] = [
     ("Restate, 1 step, 1 in flight", 1, 1),
     ("Restate, 1 step, 64 in flight", 1, 64),
@@ -52,8 +54,10 @@ pub(super) fn run(runtime: &Runtime, folder: &Path, server: &str, rounds: &mut R
             rounds.peer(engine, name, shown);
         }
     }
-    for (engine, measured) in [("DBOS", DBOS), ("sqlxmq", SQLXMQ)] {
-        for (name, steps, callers) in measured {
+    let on_postgres: [(_, &[_]); 3] =
+        [("DBOS", &DBOS), ("sqlxmq", &SQLXMQ), ("graphile-worker", &GRAPHILE)];
+    for (engine, measured) in on_postgres {
+        for &(name, steps, callers) in measured {
             let folder = folder.join(format!("{engine}-{steps}-{callers}"));
             let shown = peers::program(engine)
                 .and_then(|_| runtime.block_on(crate::broker::fresh(server)))

@@ -1,7 +1,7 @@
 //! Other job engines, which bring drivers of their own: a program in `bench/peers` runs one
 //! measurement of one of them and prints it as a line of JSON.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -48,9 +48,19 @@ fn driver(engine: &str) -> Result<Command> {
         // Its client that comes from a registry as compiled code is one for Python.
         "Temporal" => {
             let mut python = Command::new("python3");
-            python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join("temporal.py"));
+            python.arg(script("temporal.py"));
             Ok(python)
+        }
+        // It is written for Node; what is named as its program is the folder of its packages.
+        "graphile-worker" => {
+            let mut node = Command::new("node");
+            node.arg(script("graphile.cjs")).env("NODE_PATH", program(engine)?);
+            Ok(node)
         }
         _ => Ok(Command::new(program("engines")?)),
     }
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name)
 }

@@ -29,6 +29,7 @@ pub(super) fn find(names: &[&str]) -> Result<PathBuf> {
         engines(&mut found, &folder);
         note(&mut found, "Restate", restate(&folder));
         note(&mut found, "Temporal", temporal(&folder));
+        note(&mut found, "graphile-worker", graphile(&folder));
     }
     let file = folder.join("found.json");
     fs::write(&file, serde_json::to_string_pretty(&Value::Object(found))? + "\n")?;
@@ -77,18 +78,16 @@ fn restate(folder: &Path) -> Found {
     let into = folder.join("restate");
     let packages = into.join("node_modules").join("@restatedev");
     if restate_program(&packages).is_none() {
-        let mut npm = Command::new("npm");
-        npm.args([
-            "install",
-            "--silent",
-            "--no-audit",
-            "--no-fund",
-            "--ignore-scripts",
-            "--prefix",
-        ]);
-        quietly(npm.arg(&into).arg("@restatedev/restate-server"))?;
+        npm(&into, "@restatedev/restate-server")?;
     }
     with_version(restate_program(&packages).context("the package has no program for this machine")?)
+}
+
+/// Into a folder of its own, without what packages would run.
+fn npm(into: &Path, package: &str) -> Result<()> {
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]);
+    quietly(npm.arg(into).arg(package))
 }
 
 /// npm installs the package of this platform beside the one that was asked for.
@@ -96,6 +95,18 @@ fn restate_program(packages: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(packages).ok()?.flatten();
     let mut programs = entries.map(|entry| entry.path().join("bin").join("restate-server"));
     programs.find(|program| program.is_file())
+}
+
+/// No program but packages, which a script of ours uses: their folder is named instead.
+fn graphile(folder: &Path) -> Found {
+    let into = folder.join("graphile");
+    let packages = into.join("node_modules");
+    let manifest = packages.join("graphile-worker").join("package.json");
+    if !manifest.is_file() {
+        npm(&into, "graphile-worker")?;
+    }
+    let manifest: Value = serde_json::from_slice(&fs::read(manifest)?)?;
+    Ok((packages, manifest["version"].as_str().unwrap_or_default().to_owned()))
 }
 
 /// The server, and beside it the client with what that needs.
