@@ -106,9 +106,18 @@ fn made(folder: &Path, name: &str) -> Result<PathBuf> {
 }
 
 fn accepts(runtime: &Runtime, folder: &Path, rounds: &mut Rounds) -> Result<()> {
-    for (name, callers) in CEILING {
-        let folder = made(folder, &format!("ceiling-{callers}"))?;
-        rounds.measured(name, runtime.block_on(ceiling(&folder, callers))?);
+    // What is compared runs one right after the other: the machine's mood changes within seconds.
+    for (number, (bare, callers)) in CEILING.into_iter().enumerate() {
+        let made = |name: &str| made(folder, &format!("{name}-{callers}"));
+        rounds.measured(bare, runtime.block_on(ceiling(&made("ceiling")?, callers))?);
+        let accepted = [
+            (AWAY[number], runtime.block_on(away(&made("away")?, callers))?),
+            (THROUGH[number], runtime.block_on(through(&made("through")?, callers))?),
+        ];
+        for ((name, syncs, _), accepted) in accepted {
+            rounds.measured(name, accepted.measured);
+            rounds.value(syncs, Unit::PerAccept, accepted.commits_per_accept);
+        }
     }
     for (name, callers) in REDIS {
         let folder = folder.join(format!("redis-{callers}"));
@@ -119,12 +128,6 @@ fn accepts(runtime: &Runtime, folder: &Path, rounds: &mut Rounds) -> Result<()> 
         rounds.peer("Redis", name, shown);
     }
     queues(folder, rounds);
-    for (name, syncs, callers) in AWAY {
-        let folder = made(folder, &format!("away-{callers}"))?;
-        let accepted = runtime.block_on(away(&folder, callers))?;
-        rounds.measured(name, accepted.measured);
-        rounds.value(syncs, Unit::PerAccept, accepted.commits_per_accept);
-    }
     Ok(())
 }
 
@@ -151,12 +154,6 @@ fn queues(folder: &Path, rounds: &mut Rounds) {
 }
 
 fn deliveries(runtime: &Runtime, folder: &Path, rounds: &mut Rounds) -> Result<()> {
-    for (name, syncs, callers) in THROUGH {
-        let folder = made(folder, &format!("through-{callers}"))?;
-        let accepted = runtime.block_on(through(&folder, callers))?;
-        rounds.measured(name, accepted.measured);
-        rounds.value(syncs, Unit::PerAccept, accepted.commits_per_accept);
-    }
     let sync_ms = facts::fdatasync_us(folder)? / 1000.0;
     let shown = runtime.block_on(idle(&made(folder, "idle")?, IDLE_MESSAGES))?;
     rounds.value(IDLE_P50, Unit::Ms, shown.percentile_ms(50));

@@ -1,12 +1,12 @@
 //! From a send to its answer: decode → B0 → B1 → batch → B2/B3 → answer (mesh.md §7).
 //!
-//! Every mesh has a lane, a task of its own: a daemon that goes away cancels nothing half-way. In it
-//! sends pass three stations in their order: their ids are looked up (B0), they are checked (B1), and
-//! the transaction (B2, B3) takes whatever has got so far when it begins (`gate.rs`): a lone send
-//! costs one commit, a crowd shares them. SQLite's writer is given the next transaction while the
-//! last one is committed and answered, so that it never waits for us; should that one be lost, the
-//! next takes nothing. An id whose first attempt is not committed yet is not known in the first
-//! station; the transaction finds it.
+//! Every mesh has a lane, a task of its own: a daemon that goes away cancels nothing half-way. In
+//! it sends pass three stations in their order: their ids are looked up (B0), they are checked
+//! (B1), and the transaction (B2, B3) takes whatever has got so far when it begins (`gate.rs`): a
+//! lone send costs one commit, a crowd shares them. SQLite's writer is given the next transaction
+//! while the last one is committed and answered, so that it never waits for us; should that one be
+//! lost, the next takes nothing. An id whose first attempt is not committed yet is not known in
+//! the first station; the transaction finds it.
 //!
 //! | phase | what | refused with |
 //! |---|---|---|

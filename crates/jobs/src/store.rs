@@ -37,13 +37,15 @@ pub enum Store {
     Postgres(PostgresStore),
 }
 
-/// Calls the same method of whichever store it is.
+/// Calls the same method of whichever store it is. A future is as large as the largest of its
+/// branches, and is moved as a whole: those of PostgreSQL are boxed, so that no job on SQLite
+/// carries them about.
 impl Store {
     /// Takes a job in, or finds the one that is there.
     pub async fn submit(&self, job: NewJob) -> Result<Submitted, StoreError> {
         match self {
             Self::Sqlite(store) => store.submit(job).await,
-            Self::Postgres(store) => store.submit(job).await,
+            Self::Postgres(store) => Box::pin(store.submit(job)).await,
         }
     }
 
@@ -58,7 +60,7 @@ impl Store {
     ) -> Result<(Submitted, Option<JobNo>), StoreError> {
         match self {
             Self::Sqlite(store) => store.submit_begun(job, first).await,
-            Self::Postgres(store) => store.submit_begun(job, first, room).await,
+            Self::Postgres(store) => Box::pin(store.submit_begun(job, first, room)).await,
         }
     }
 
@@ -76,7 +78,7 @@ impl Store {
     pub async fn claim(&self, claim: Claim, begin: Begin) -> Result<Vec<Claimed>, StoreError> {
         match self {
             Self::Sqlite(store) => store.claim(claim, begin).await,
-            Self::Postgres(store) => store.claim(claim, begin).await,
+            Self::Postgres(store) => Box::pin(store.claim(claim, begin)).await,
         }
     }
 
@@ -85,7 +87,7 @@ impl Store {
         let advance = advance.into();
         match self {
             Self::Sqlite(store) => store.advance(advance).await,
-            Self::Postgres(store) => store.advance(advance).await,
+            Self::Postgres(store) => Box::pin(store.advance(advance)).await,
         }
     }
 
@@ -97,7 +99,7 @@ impl Store {
     ) -> Result<Vec<JobNo>, StoreError> {
         match self {
             Self::Sqlite(store) => store.renew(held, lease_until).await,
-            Self::Postgres(store) => store.renew(held, lease_until).await,
+            Self::Postgres(store) => Box::pin(store.renew(held, lease_until)).await,
         }
     }
 
@@ -105,7 +107,7 @@ impl Store {
     pub async fn anything_due(&self, now: UnixMs) -> Result<bool, StoreError> {
         match self {
             Self::Sqlite(store) => store.anything_due(now).await,
-            Self::Postgres(store) => store.anything_due(now).await,
+            Self::Postgres(store) => Box::pin(store.anything_due(now)).await,
         }
     }
 
@@ -119,7 +121,7 @@ impl Store {
     ) -> Result<Wrote, StoreError> {
         match self {
             Self::Sqlite(store) => store.person(id, grant, decide).await,
-            Self::Postgres(store) => store.person(id, grant, decide).await,
+            Self::Postgres(store) => Box::pin(store.person(id, grant, decide)).await,
         }
     }
 
@@ -127,7 +129,7 @@ impl Store {
     pub async fn job(&self, id: JobId) -> Result<Option<Kept>, StoreError> {
         match self {
             Self::Sqlite(store) => store.job(id).await,
-            Self::Postgres(store) => store.job(id).await,
+            Self::Postgres(store) => Box::pin(store.job(id)).await,
         }
     }
 
@@ -135,7 +137,7 @@ impl Store {
     pub async fn list(&self, list: List) -> Result<Listed, StoreError> {
         match self {
             Self::Sqlite(store) => store.list(list).await,
-            Self::Postgres(store) => store.list(list).await,
+            Self::Postgres(store) => Box::pin(store.list(list)).await,
         }
     }
 
@@ -148,7 +150,7 @@ impl Store {
     ) -> Result<Option<Ledger>, StoreError> {
         match self {
             Self::Sqlite(store) => store.ledger(id, after, limit).await,
-            Self::Postgres(store) => store.ledger(id, after, limit).await,
+            Self::Postgres(store) => Box::pin(store.ledger(id, after, limit)).await,
         }
     }
 
@@ -156,7 +158,7 @@ impl Store {
     pub async fn patterns(&self, since: UnixMs) -> Result<Vec<Pattern>, StoreError> {
         match self {
             Self::Sqlite(store) => store.patterns(since).await,
-            Self::Postgres(store) => store.patterns(since).await,
+            Self::Postgres(store) => Box::pin(store.patterns(since)).await,
         }
     }
 
@@ -169,7 +171,7 @@ impl Store {
     ) -> Result<Vec<(i64, JobId)>, StoreError> {
         match self {
             Self::Sqlite(store) => store.failed(class, after, limit).await,
-            Self::Postgres(store) => store.failed(class, after, limit).await,
+            Self::Postgres(store) => Box::pin(store.failed(class, after, limit)).await,
         }
     }
 
@@ -177,7 +179,7 @@ impl Store {
     pub async fn expired(&self, now: UnixMs, limit: u32) -> Result<Vec<JobId>, StoreError> {
         match self {
             Self::Sqlite(store) => store.expired(now, limit).await,
-            Self::Postgres(store) => store.expired(now, limit).await,
+            Self::Postgres(store) => Box::pin(store.expired(now, limit)).await,
         }
     }
 
@@ -185,7 +187,7 @@ impl Store {
     pub async fn sweep(&self, before: UnixMs, limit: u32) -> Result<Vec<JobId>, StoreError> {
         match self {
             Self::Sqlite(store) => store.sweep(before, limit).await,
-            Self::Postgres(store) => store.sweep(before, limit).await,
+            Self::Postgres(store) => Box::pin(store.sweep(before, limit)).await,
         }
     }
 
@@ -193,7 +195,7 @@ impl Store {
     pub async fn depth(&self) -> Result<(u64, u64), StoreError> {
         match self {
             Self::Sqlite(store) => store.depth().await,
-            Self::Postgres(store) => store.depth().await,
+            Self::Postgres(store) => Box::pin(store.depth()).await,
         }
     }
 
@@ -206,7 +208,7 @@ impl Store {
     ) -> Result<Admission, StoreError> {
         match self {
             Self::Sqlite(store) => store.breaker_admit(action, now, probe_time).await,
-            Self::Postgres(store) => store.breaker_admit(action, now, probe_time).await,
+            Self::Postgres(store) => Box::pin(store.breaker_admit(action, now, probe_time)).await,
         }
     }
 
@@ -219,7 +221,7 @@ impl Store {
     ) -> Result<BreakerRow, StoreError> {
         match self {
             Self::Sqlite(store) => store.breaker_note(action, runs, now).await,
-            Self::Postgres(store) => store.breaker_note(action, runs, now).await,
+            Self::Postgres(store) => Box::pin(store.breaker_note(action, runs, now)).await,
         }
     }
 
@@ -227,7 +229,7 @@ impl Store {
     pub async fn breaker_close(&self, action: &str, now: UnixMs) -> Result<bool, StoreError> {
         match self {
             Self::Sqlite(store) => store.breaker_close(action, now).await,
-            Self::Postgres(store) => store.breaker_close(action, now).await,
+            Self::Postgres(store) => Box::pin(store.breaker_close(action, now)).await,
         }
     }
 
@@ -235,7 +237,7 @@ impl Store {
     pub async fn breakers(&self) -> Result<Vec<BreakerRow>, StoreError> {
         match self {
             Self::Sqlite(store) => store.breakers().await,
-            Self::Postgres(store) => store.breakers().await,
+            Self::Postgres(store) => Box::pin(store.breakers()).await,
         }
     }
 }

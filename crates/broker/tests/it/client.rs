@@ -303,12 +303,16 @@ impl Daemon {
     pub(crate) async fn send(&mut self, frame: SendFrame) -> SendResult {
         let id = frame.client_message_id.clone();
         self.say(&FromDaemon::Send(frame)).await;
+        let result = self.answer().await;
+        assert_eq!(result.client_message_id, id);
+        result
+    }
+
+    /// The next answer to a send; pushes before it are dropped.
+    pub(crate) async fn answer(&mut self) -> SendResult {
         loop {
             match self.next().await.expect("an answer") {
-                FromBroker::SendResult(result) => {
-                    assert_eq!(result.client_message_id, id);
-                    return result;
-                }
+                FromBroker::SendResult(result) => return result,
                 FromBroker::Push(_) => {}
                 other => panic!("{other:?}"),
             }

@@ -4,7 +4,7 @@
 use semel_core::envelope::{Destination, Envelope, Priority};
 use semel_core::fingerprint::Fingerprint;
 use semel_testkit::proxy::{Fault, Proxy};
-use semel_wire::frame::SendFrame;
+use semel_wire::frame::{FromDaemon, SendFrame};
 
 use crate::client::{Daemon, send_frame, serve};
 use crate::support;
@@ -56,4 +56,36 @@ async fn when_it_could_not_be_looked_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn when_its_transaction_was_undone() {
     nothing_overtakes_what_was_undone(TOPIC.1).await;
+}
+
+/// One of many sends is refused by the store and takes its transaction with it. What was handed to
+/// the writer behind that transaction is not kept before it has been tried again without the one.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_nothing_overtakes_a_transaction_that_is_tried_again() {
+    const SENDS: usize = 300;
+    const REFUSED: usize = 100;
+    let fixture = support::sqlite().await;
+    let refuse = format!(
+        "CREATE TRIGGER refuse BEFORE INSERT ON topic_message
+           WHEN NEW.client_message_id = '{REFUSED}'
+          BEGIN SELECT RAISE(ROLLBACK, 'on purpose'); END"
+    );
+    fixture.plant(&refuse).await;
+    let file = rusqlite::Connection::open(fixture.folder().join("broker.db")).unwrap();
+    let served = serve(fixture).await;
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    for number in 0..SENDS {
+        let frame = send_frame(&number.to_string(), TOPIC, "hi");
+        daemon.say(&FromDaemon::Send(frame)).await;
+    }
+    for _ in 0..SENDS {
+        let result = daemon.answer().await;
+        let is_refused = result.client_message_id.as_str() == REFUSED.to_string();
+        assert_eq!(result.status, if is_refused { 503 } else { 201 }, "{result:?}");
+    }
+    let mut rows =
+        file.prepare("SELECT client_message_id FROM topic_message ORDER BY seq").unwrap();
+    let ids = rows.query_map([], |row| row.get::<_, String>(0)).unwrap().map(Result::unwrap);
+    let others = (0..SENDS).filter(|number| *number != REFUSED).map(|number| number.to_string());
+    assert!(ids.eq(others), "in the order of the daemon");
 }

@@ -12,7 +12,7 @@ use semel_testkit::powerloss::{Event, Random, Record, acknowledge, images, over_
 use crate::support::{self, Fixture, NOW, pubkey};
 
 const IMAGES: usize = 1000;
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 120;
 const TOGETHER_MAX: usize = 6;
 const BODY_BYTES_MAX: usize = 3000;
 

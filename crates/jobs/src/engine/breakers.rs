@@ -65,6 +65,20 @@ impl Breakers {
         Ok(admission)
     }
 
+    /// Keeps a run that changes no breaker, and says so: it is told with the next one that may.
+    pub(super) fn kept_for_later(&self, action: &str, run: Run) -> bool {
+        let mut known = self.known();
+        let entry = match known.get_mut(action) {
+            Some(entry) => entry,
+            None => known.entry(action.to_owned()).or_default(),
+        };
+        let kept_for_later = run == Run::Succeeded && !entry.shaken;
+        if kept_for_later {
+            entry.untold = (entry.untold + 1).min(BREAKER_WINDOW);
+        }
+        kept_for_later
+    }
+
     /// Tells of a run; gives the breaker when it was opened or closed by it.
     pub(super) async fn note(
         &self,
@@ -75,15 +89,7 @@ impl Breakers {
     ) -> Result<Option<BreakerRow>, StoreError> {
         let untold = {
             let mut known = self.known();
-            let entry = match known.get_mut(action) {
-                Some(entry) => entry,
-                None => known.entry(action.to_owned()).or_default(),
-            };
-            if run == Run::Succeeded && !entry.shaken {
-                entry.untold = (entry.untold + 1).min(BREAKER_WINDOW);
-                return Ok(None);
-            }
-            std::mem::take(&mut entry.untold)
+            known.get_mut(action).map_or(0, |entry| std::mem::take(&mut entry.untold))
         };
         let mut runs = vec![Run::Succeeded; untold];
         runs.push(run);

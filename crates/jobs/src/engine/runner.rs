@@ -107,7 +107,7 @@ impl Ride {
                     let pause = semel_core::backoff::backoff_delay(failures, random);
                     let mut leaving = self.leaving.clone();
                     let left = leaving.wait_for(|leave| *leave != Leave::Stay);
-                    if tokio::time::timeout(pause, left).await.is_ok() {
+                    if Box::pin(tokio::time::timeout(pause, left)).await.is_ok() {
                         return Err(Lost);
                     }
                 }
@@ -160,13 +160,13 @@ impl Ride {
                     let mut step = Move::of(&self.kept, inner.now());
                     tell(&mut step, &mut said);
                     if self.write(inner, step.into_advance()).await.is_err() {
-                        return self.abandon(stop, flights).await;
+                        return Box::pin(self.abandon(stop, flights)).await;
                     }
                     continue;
                 }
                 why = told_to_leave(&mut leaving) => {
-                    self.abandon(stop, flights).await;
-                    return self.leave(inner, why).await;
+                    Box::pin(self.abandon(stop, flights)).await;
+                    return Box::pin(self.leave(inner, why)).await;
                 }
             };
             let Some(Landed { to_run, ended, run }) = landed else { return Go::Out };
@@ -188,7 +188,7 @@ impl Ride {
             }
             step.end(ended);
             if self.write(inner, step.into_advance()).await.is_err() {
-                return self.abandon(stop, flights).await;
+                return Box::pin(self.abandon(stop, flights)).await;
             }
         }
     }
@@ -510,8 +510,11 @@ fn tell(step: &mut Move, said: &mut Vec<Reported>) {
 
 /// Tells the action's breaker; what waits for it goes on when it has closed.
 async fn note(inner: &Inner, action: &str, run: Run) {
-    let noted = inner.breakers.note(&inner.parts.store, action, run, inner.now()).await;
-    match noted {
+    if inner.breakers.kept_for_later(action, run) {
+        return;
+    }
+    let noted = Box::pin(inner.breakers.note(&inner.parts.store, action, run, inner.now()));
+    match noted.await {
         Ok(None) => {}
         Ok(Some(row)) => {
             let state = row.breaker.state;

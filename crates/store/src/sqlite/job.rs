@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
@@ -50,23 +50,39 @@ pub(super) enum Ran {
 /// not kept, none behind it is.
 #[derive(Debug, Default)]
 pub struct Sequence {
-    is_broken: AtomicBool,
+    handed_in: AtomicU64,
+    /// The first that was not kept; 0 while all are. Only the writer's thread looks at it.
+    ended_at: AtomicU64,
 }
 
-impl Sequence {
-    fn end(&self) {
-        // Only ever looked at by the writer's thread.
-        self.is_broken.store(true, Ordering::Relaxed);
+/// The place of a write in its sequence.
+pub(super) struct Place {
+    sequence: Arc<Sequence>,
+    number: u64,
+}
+
+impl Place {
+    pub(super) fn next(sequence: &Arc<Sequence>) -> Self {
+        let number = sequence.handed_in.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { sequence: Arc::clone(sequence), number }
     }
 
-    fn goes_on(&self) -> bool {
-        !self.is_broken.load(Ordering::Relaxed)
+    /// Those before this one may be run again and are kept.
+    fn end_here(&self) {
+        if self.is_reached() {
+            self.sequence.ended_at.store(self.number, Ordering::Relaxed);
+        }
+    }
+
+    fn is_reached(&self) -> bool {
+        let ended_at = self.sequence.ended_at.load(Ordering::Relaxed);
+        ended_at == 0 || self.number < ended_at
     }
 }
 
 pub(super) struct Awaited<T, F, Then> {
     pub(super) f: F,
-    pub(super) sequence: Option<Arc<Sequence>>,
+    pub(super) place: Option<Place>,
     /// Told of the result once that is on disk, whether or not the caller is still there.
     pub(super) then: Then,
     pub(super) result: Option<Result<T, StoreError>>,
@@ -80,8 +96,8 @@ where
     T: Send,
 {
     fn run(&mut self, tx: &Tx<'_>) -> Ran {
-        let goes_on = self.sequence.as_ref().is_none_or(|sequence| sequence.goes_on());
-        let result = if goes_on { call(&mut self.f, tx) } else { Err(StoreError::Behind) };
+        let is_reached = self.place.as_ref().is_none_or(Place::is_reached);
+        let result = if is_reached { call(&mut self.f, tx) } else { Err(StoreError::Behind) };
         let ran = judge(&result);
         if result.is_err() {
             self.end_sequence();
@@ -115,8 +131,8 @@ where
 
 impl<T, F, Then> Awaited<T, F, Then> {
     fn end_sequence(&self) {
-        if let Some(sequence) = &self.sequence {
-            sequence.end();
+        if let Some(place) = &self.place {
+            place.end_here();
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::caller::{Caller, Callers};
 use super::group::{Group, Lost, Statements};
-use super::job::{Awaited, Job, Riding, Sequence, Tx, cause};
+use super::job::{Awaited, Job, Place, Riding, Sequence, Tx, cause};
 use super::queue::{Queue, Urgency};
 use super::{OnUncertain, SqliteOptions, log};
 use crate::StoreError;
@@ -86,8 +86,8 @@ impl Writer {
     {
         let (reply, answer) = oneshot::channel();
         let caller = Caller::enter(&self.callers, how.many);
-        let sequence = how.sequence.cloned();
-        let job = Box::new(Awaited { f, sequence, then, result: None, reply });
+        let place = how.sequence.map(Place::next);
+        let job = Box::new(Awaited { f, place, then, result: None, reply });
         self.queue.push(job, Urgency::Awaited).await?;
         caller.wait(answer).await
     }
@@ -99,7 +99,7 @@ impl Writer {
     {
         let (reply, answer) = oneshot::channel();
         let then = |_: &T| {};
-        let job = Box::new(Awaited { f, sequence: None, then, result: None, reply });
+        let job = Box::new(Awaited { f, place: None, then, result: None, reply });
         self.queue.push(job, Urgency::Riding).await?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }

@@ -26,6 +26,10 @@ statements! {
          ORDER BY priority, no
          LIMIT ?1";
 
+    ANY_CLAIMABLE = "
+        SELECT EXISTS (SELECT 1 FROM job WHERE due_at <= ?1)
+            OR EXISTS (SELECT 1 FROM job WHERE ready = 1)";
+
     RENEW = "
         UPDATE job
            SET due_at = ?3
@@ -91,15 +95,15 @@ impl SqliteStore {
     }
 
     pub(in crate::store) async fn anything_due(&self, now: UnixMs) -> Result<bool, StoreError> {
-        self.sqlite.read(move |tx| Ok(!claimable(tx, now, 1)?.is_empty())).await
+        self.sqlite.read(move |tx| any_claimable(tx, now)).await
     }
 }
 
-pub(super) fn claimable(
-    tx: &Connection,
-    now: UnixMs,
-    limit: u32,
-) -> Result<Vec<JobNo>, StoreError> {
+pub(super) fn any_claimable(tx: &Connection, now: UnixMs) -> Result<bool, StoreError> {
+    Ok(tx.prepare_cached(ANY_CLAIMABLE)?.query_row([now.0], |row| row.get(0))?)
+}
+
+fn claimable(tx: &Connection, now: UnixMs, limit: u32) -> Result<Vec<JobNo>, StoreError> {
     let mut found = numbers(tx, DUE, params![now.0, limit])?;
     let left = limit.saturating_sub(u32::try_from(found.len()).unwrap_or(limit));
     if left > 0 {

@@ -2,11 +2,12 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 use semel_core::hex::Hex;
+use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 
 use super::SqliteStore;
 use super::advance::write_beside;
-use super::claim::claimable;
+use super::claim::any_claimable;
 use super::job::{by_no, no_of};
 use super::row::{Id, id_of, key};
 use crate::gear::FailureClass;
@@ -62,9 +63,15 @@ impl SqliteStore {
     pub(in crate::store) async fn submit_begun(
         &self,
         job: NewJob,
-        mut first: Advance,
+        first: Advance,
     ) -> Result<(Submitted, Option<JobNo>), StoreError> {
-        self.sqlite.write(move |tx| submit_in_tx(tx, &job, Some(&mut first))).await
+        // Boxed, because it is moved at every step of its way to the writer.
+        let mut begun = Box::new((job, first));
+        let write = move |tx: &Tx<'_>| {
+            let (job, first) = &mut *begun;
+            submit_in_tx(tx, job, Some(first))
+        };
+        self.sqlite.write(write).await
     }
 }
 
@@ -91,7 +98,7 @@ fn submit_in_tx(
         None => false,
     };
     match first {
-        Some(first) if !before && claimable(tx, job.now, 1)?.is_empty() => {
+        Some(first) if !before && !any_claimable(tx, job.now)? => {
             insert(tx, job, &first.state)?;
             first.no = JobNo(tx.last_insert_rowid());
             write_beside(tx, first)?;
