@@ -177,57 +177,71 @@ impl Sqlite {
     ///
     /// `f` may run a second time when another write of its group fails, so that what it does must
     /// depend on the database and what it captured alone. One that failed is not run again.
-    pub async fn write<T, F>(&self, f: F) -> Result<T, StoreError>
+    pub fn write<T, F>(
+        &self,
+        f: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write(How::ALONE, f, |_| {}).await
+        self.writer.write(How::ALONE, f, |_| {})
     }
 
     /// The same for the work of so many, who are answered together.
-    pub async fn write_for<T, F>(&self, many: usize, f: F) -> Result<T, StoreError>
+    pub fn write_for<T, F>(
+        &self,
+        many: usize,
+        f: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write(How { many, ..How::ALONE }, f, |_| {}).await
+        self.writer.write(How { many, ..How::ALONE }, f, |_| {})
     }
 
     /// The same for one of several that are handed in before the first is answered:
     /// [`StoreError::Behind`] when one before it was not kept.
-    pub async fn write_behind<T, F>(
+    pub fn write_behind<T, F>(
         &self,
         sequence: &Arc<Sequence>,
         many: usize,
         f: F,
-    ) -> Result<T, StoreError>
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write(How { many, sequence: Some(sequence) }, f, |_| {}).await
+        self.writer.write(How { many, sequence: Some(sequence) }, f, |_| {})
     }
 
     /// The same, with something short that is told of the result right after the commit, on the
     /// writer's thread and in the order of the commits: also when the caller has gone away.
-    pub async fn write_then<T, F, Then>(&self, f: F, then: Then) -> Result<T, StoreError>
+    pub fn write_then<T, F, Then>(
+        &self,
+        f: F,
+        then: Then,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F, Then>
     where
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         Then: FnOnce(&T) + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write(How::ALONE, f, then).await
+        self.writer.write(How::ALONE, f, then)
     }
 
     /// The same for a write that is in no hurry: it goes along with the next commit, or is
     /// committed alone after `ride_wait`.
-    pub async fn write_along<T, F>(&self, f: F) -> Result<T, StoreError>
+    pub fn write_along<T, F>(
+        &self,
+        f: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write_along(f).await
+        self.writer.write_along(f)
     }
 
     /// Hands in a write that nobody waits for. It goes along with the next commit, or is committed
@@ -241,30 +255,40 @@ impl Sqlite {
 
     /// Runs `f` on a reader, in one snapshot. Page instead of streaming: an open snapshot holds
     /// the checkpoint back.
-    pub async fn read<T, F>(&self, f: F) -> Result<T, StoreError>
+    pub fn read<T, F>(
+        &self,
+        f: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.readers.run(1, f).await
+        self.readers.run(1, f)
     }
 
     /// The same for the work of so many, who are answered together.
-    pub async fn read_for<T, F>(&self, many: usize, f: F) -> Result<T, StoreError>
+    pub fn read_for<T, F>(
+        &self,
+        many: usize,
+        f: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.readers.run(many, f).await
+        self.readers.run(many, f)
     }
 
     /// Runs heavy work on the maintenance connection, outside any transaction.
-    pub async fn maintain<T, F>(&self, f: F) -> Result<T, StoreError>
+    pub fn maintain<T, F>(
+        &self,
+        f: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.maintenance.run(1, f).await
+        self.maintenance.run(1, f)
     }
 
     /// What `PRAGMA quick_check` finds wrong; empty when nothing is.

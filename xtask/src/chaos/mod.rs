@@ -40,6 +40,9 @@ const CALLERS_PER_DAEMON: usize = 2;
 /// often waits for a minute before it tries again, and so does one whose connection is half dead.
 const QUIET_LIMIT: Duration = Duration::from_secs(150);
 
+/// So many times as long where more and more arrives: workers take what is left one by one.
+const QUIET_LIMITS_MAX: usize = 6;
+
 /// How long nothing more may come before the inboxes are read for good.
 const SETTLES: Duration = Duration::from_secs(2);
 
@@ -216,15 +219,24 @@ fn quiet(
     runtime: &Runtime,
 ) -> Result<(Vec<Arrived>, Option<(u64, u64)>)> {
     let (keys, (expected, work)) = (world.keys()?, journal.expected());
-    let mut unfinished = None;
-    wait_until(QUIET_LIMIT, || {
-        unfinished = runtime.block_on(world.unfinished());
-        if unfinished.is_none_or(|(waiting, _)| waiting > 0) {
-            return Ok(false);
+    let (mut unfinished, mut before) = (None, None);
+    for _ in 0..QUIET_LIMITS_MAX {
+        let (mut done, mut arrived) = (false, None);
+        wait_until(QUIET_LIMIT, || {
+            unfinished = runtime.block_on(world.unfinished());
+            if unfinished.is_none_or(|(waiting, _)| waiting > 0) {
+                return Ok(false);
+            }
+            arrived = runtime.block_on(world.inboxes(&keys)).map(|arrived| arrived.len());
+            done = arrived.is_some_and(|arrived| arrived >= expected) && journal.seen() >= work;
+            Ok(done)
+        })?;
+        let now = Some((unfinished, arrived, journal.seen()));
+        if done || now == before {
+            break;
         }
-        let arrived = runtime.block_on(world.inboxes(&keys));
-        Ok(arrived.is_some_and(|arrived| arrived.len() >= expected) && journal.seen() >= work)
-    })?;
+        before = now;
+    }
     // What comes once too often comes last.
     pause(SETTLES);
     journal.stop_work();

@@ -48,20 +48,25 @@ impl Lane {
         Ok(lane)
     }
 
-    pub(super) async fn run<T, F>(&self, many: usize, f: F) -> Result<T, StoreError>
+    pub(super) fn run<T, F>(
+        &self,
+        many: usize,
+        f: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
-        let caller = Caller::enter(&self.callers, many);
-        let style = self.style;
+        let ((reply, answer), style) = (oneshot::channel(), self.style);
         let task: Task = Box::new(move |connection| {
             // A caller that went away does not want the answer.
             let _ = reply.send(run_one(connection, style, f));
         });
-        self.queue.push(task, Urgency::Awaited).await?;
-        caller.wait(answer).await
+        async move {
+            let caller = Caller::enter(&self.callers, many);
+            self.queue.push(task, Urgency::Awaited).await?;
+            caller.wait(answer).await
+        }
     }
 
     pub(super) async fn close(self) {

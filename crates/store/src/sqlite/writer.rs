@@ -73,35 +73,42 @@ impl Writer {
         Self { queue: Arc::new(queue), callers: Callers::default(), commits: Arc::default() }
     }
 
-    pub(super) async fn write<T, F, Then>(
+    /// Boxed before anything else: futures are moved as a whole, and a write may carry much.
+    pub(super) fn write<T, F, Then>(
         &self,
         how: How<'_>,
         f: F,
         then: Then,
-    ) -> Result<T, StoreError>
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F, Then>
     where
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         Then: FnOnce(&T) + Send + 'static,
         T: Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let caller = Caller::enter(&self.callers, how.many);
-        let place = how.sequence.map(Place::next);
-        let job = Box::new(Awaited { f, place, then, result: None, reply });
-        self.queue.push(job, Urgency::Awaited).await?;
-        caller.wait(answer).await
+        let (place, many) = (how.sequence.map(Place::next), how.many);
+        let job: Box<dyn Job> = Box::new(Awaited { f, place, then, result: None, reply });
+        async move {
+            let caller = Caller::enter(&self.callers, many);
+            self.queue.push(job, Urgency::Awaited).await?;
+            caller.wait(answer).await
+        }
     }
 
-    pub(super) async fn write_along<T, F>(&self, f: F) -> Result<T, StoreError>
+    pub(super) fn write_along<T, F>(
+        &self,
+        f: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
-        let then = |_: &T| {};
-        let job = Box::new(Awaited { f, place: None, then, result: None, reply });
-        self.queue.push(job, Urgency::Riding).await?;
-        answer.await.map_err(|_| StoreError::Stopped)?
+        let ((reply, answer), then) = (oneshot::channel(), |_: &T| {});
+        let job: Box<dyn Job> = Box::new(Awaited { f, place: None, then, result: None, reply });
+        async move {
+            self.queue.push(job, Urgency::Riding).await?;
+            answer.await.map_err(|_| StoreError::Stopped)?
+        }
     }
 
     pub(super) fn ride<F>(&self, f: F) -> Result<(), StoreError>

@@ -27,8 +27,14 @@ statements! {
          LIMIT ?1";
 
     ANY_CLAIMABLE = "
-        SELECT EXISTS (SELECT 1 FROM job WHERE due_at <= ?1)
-            OR EXISTS (SELECT 1 FROM job WHERE ready = 1)";
+        SELECT no
+          FROM job
+         WHERE due_at <= ?1
+         UNION ALL
+        SELECT no
+          FROM job
+         WHERE ready = 1
+         LIMIT 1";
 
     RENEW = "
         UPDATE job
@@ -100,7 +106,7 @@ impl SqliteStore {
 }
 
 pub(super) fn any_claimable(tx: &Connection, now: UnixMs) -> Result<bool, StoreError> {
-    Ok(tx.prepare_cached(ANY_CLAIMABLE)?.query_row([now.0], |row| row.get(0))?)
+    Ok(tx.prepare_cached(ANY_CLAIMABLE)?.exists([now.0])?)
 }
 
 fn claimable(tx: &Connection, now: UnixMs, limit: u32) -> Result<Vec<JobNo>, StoreError> {

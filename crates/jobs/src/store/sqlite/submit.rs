@@ -2,7 +2,6 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 use semel_core::hex::Hex;
-use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 
 use super::SqliteStore;
@@ -63,15 +62,9 @@ impl SqliteStore {
     pub(in crate::store) async fn submit_begun(
         &self,
         job: NewJob,
-        first: Advance,
+        mut first: Advance,
     ) -> Result<(Submitted, Option<JobNo>), StoreError> {
-        // Boxed, because it is moved at every step of its way to the writer.
-        let mut begun = Box::new((job, first));
-        let write = move |tx: &Tx<'_>| {
-            let (job, first) = &mut *begun;
-            submit_in_tx(tx, job, Some(first))
-        };
-        self.sqlite.write(write).await
+        self.sqlite.write(move |tx| submit_in_tx(tx, &job, Some(&mut first))).await
     }
 }
 
