@@ -20,6 +20,8 @@ async fn what_can_be_read_of_a_damaged_outbox_is_shown_and_nothing_is_written() 
         let sent = alice.client().post("/v1/send", &message, None).await.unwrap();
         assert_eq!(sent.status, 202, "{:?}", sent.body);
     }
+    // Whoever searches finds everything: what is not in the index yet is put there first.
+    assert_eq!(alice.run_json(&["inbox", "search", "accident"])["items"][0]["id"], 1);
     one.terminate();
     // A page that is the middle of somebody's body, behind the number of the next.
     let path = alice.folder().join("outbox.db");
