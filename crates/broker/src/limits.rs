@@ -83,7 +83,7 @@ pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
 /// of it is taken.
 pub const TOLD_TO_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Batches of a mesh whose ids are being looked up: whoever comes meanwhile need not wait for that.
+/// Batches of a mesh that are being looked up and checked: whoever comes meanwhile need not wait.
 pub const LOOK_UPS_AT_ONCE: usize = 2;
 
 /// Sends that may wait for a mesh's lane; one more waits in its connection.

@@ -193,6 +193,8 @@ impl Shared {
         let (mut running, mut sequence) = (FuturesOrdered::new(), Arc::default());
         let mut open = true;
         while open || !(looked_up.is_empty() && checked.is_empty() && running.is_empty()) {
+            // A limiter that is slow must not let them pile up before it.
+            let has_room = looked_up.len() + checked.len() < LOOK_UPS_AT_ONCE && gate.has_room();
             tokio::select! {
                 biased;
                 Some(ran) = running.next() => {
@@ -207,9 +209,7 @@ impl Shared {
                 Some(unknown) = looked_up.next() => {
                     checked.push_back(self.check_all(unknown));
                 }
-                count = waiting.recv_many(&mut arrived, BATCH_MAX),
-                    if open && looked_up.len() < LOOK_UPS_AT_ONCE && gate.has_room() =>
-                {
+                count = waiting.recv_many(&mut arrived, BATCH_MAX), if open && has_room => {
                     open = count > 0;
                     looked_up.push_back(self.answer_known(lane, std::mem::take(&mut arrived)));
                 }
@@ -298,7 +298,7 @@ impl Shared {
             Vec::new()
         } else {
             self.metrics.batch(batch.items.len(), took);
-            self.answers(&batch, ran.done).await
+            self.answers(gate, &batch, ran.done).await
         };
         let monotonic = self.clock.monotonic();
         let mut behind = gate.put_off();
@@ -389,6 +389,7 @@ impl Shared {
     /// items alone.
     async fn answers(
         &self,
+        gate: &Gate,
         batch: &Arc<AcceptBatch>,
         done: Result<BatchDone, StoreError>,
     ) -> Vec<Answer> {
@@ -402,10 +403,16 @@ impl Shared {
                         answers.push(last.clone());
                         continue;
                     }
+                    // One that shared its transaction was lost with it, and comes again first.
+                    let behind = gate.put_off().behind(item, self.clock.monotonic());
+                    if let Some(answer) = behind {
+                        answers.push(answer);
+                        continue;
+                    }
                     let alone = AcceptBatch { items: vec![item.clone()], ..(**batch).clone() };
                     let alone = Arc::new(alone);
                     let done = self.store.accept(&alone).await;
-                    answers.extend(Box::pin(self.answers(&alone, done)).await);
+                    answers.extend(Box::pin(self.answers(gate, &alone, done)).await);
                 }
                 answers
             }

@@ -48,7 +48,7 @@ impl Gate {
         self.line().passed.extend(sends);
     }
 
-    /// Whether more may be passed: one batch and a half of it at the most are kept here.
+    /// Whether more may be looked up for it; those that already are find a place.
     pub(super) fn has_room(&self) -> bool {
         self.line().passed.len() < BATCH_MAX
     }
