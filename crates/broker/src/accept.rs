@@ -1,6 +1,8 @@
 //! What the broker decides about a send, inside the transaction, on facts just read there
 //! (mesh.md §7). `docs/design/broker.md` shows the same table; a test compares them.
 
+use std::time::Duration;
+
 use semel_core::clock::UnixMs;
 use semel_core::code::Code;
 use semel_core::envelope::Envelope;
@@ -22,7 +24,7 @@ pub struct Session {
     pub epoch: i64,
 }
 
-/// A send that passed B0 and B1.
+/// A send.
 #[derive(Debug, Clone)]
 pub struct AcceptItem {
     /// The connection it **arrived** on, whatever has happened to that since.
@@ -179,8 +181,26 @@ pub enum Verdict {
     Reused(Held),
     /// A `4xx` with this code.
     Refused(Code),
+    /// `429`.
+    RateLimited {
+        /// When to come back.
+        retry_after: Duration,
+    },
     /// The connection is to be closed, unanswered.
     Stale,
+}
+
+/// B1 for the sends of a batch that have not been through it. It is asked inside the transaction,
+/// of ids that nobody holds, in their order; and perhaps again, when the transaction is run again.
+pub trait Door: Send {
+    /// Whether this is still the store that the broker knows.
+    fn goes_on(&self, store_epoch: &str) -> bool;
+
+    /// Whether an item's id may have been accepted and forgotten.
+    fn is_too_old(&self, index: usize) -> bool;
+
+    /// Whether an item may go on; what it is answered if not.
+    fn check(&mut self, index: usize, item: &AcceptItem) -> Result<(), Verdict>;
 }
 
 /// How long a mesh remembers ids.

@@ -32,6 +32,11 @@ impl StoreLife {
         goes_on
     }
 
+    /// Whether the store was found in another life.
+    pub fn has_ended(&self) -> bool {
+        *self.restored.borrow()
+    }
+
     /// The store was found in another life: the broker ends.
     pub fn end(&self) {
         self.restored.send_replace(true);

@@ -159,12 +159,30 @@ impl Limiter {
     /// Counts a send, or finds it counted, or denies it. Asking again with the same id is safe at
     /// any time, also when this future was dropped.
     pub async fn take(&self, request: &LimitRequest<'_>) -> Decision {
-        let decision = match &self.backend {
-            Backend::Memory(memory) => {
-                Decision { verdict: memory.take(request), by: DecidedBy::Limiter }
-            }
-            Backend::Server(server) => server.take(request).await,
-        };
+        match &self.backend {
+            Backend::Memory(memory) => self.taken(memory, request),
+            Backend::Server(server) => self.counted(server.take(request).await),
+        }
+    }
+
+    /// The same without waiting; nothing where a server has to be asked.
+    pub(crate) fn take_here(&self, request: &LimitRequest<'_>) -> Option<Decision> {
+        match &self.backend {
+            Backend::Memory(memory) => Some(self.taken(memory, request)),
+            Backend::Server(_) => None,
+        }
+    }
+
+    /// Whether it decides without waiting.
+    pub(crate) const fn is_here(&self) -> bool {
+        matches!(self.backend, Backend::Memory(_))
+    }
+
+    fn taken(&self, memory: &Memory, request: &LimitRequest<'_>) -> Decision {
+        self.counted(Decision { verdict: memory.take(request), by: DecidedBy::Limiter })
+    }
+
+    fn counted(&self, decision: Decision) -> Decision {
         let counter = match decision.verdict {
             Verdict::Counted => &self.allowed,
             Verdict::Free => &self.free,

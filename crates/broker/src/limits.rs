@@ -86,6 +86,9 @@ pub const TOLD_TO_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Batches of a mesh that are being looked up and checked: whoever comes meanwhile need not wait.
 pub const LOOK_UPS_AT_ONCE: usize = 2;
 
+/// Batches that are looked up before their transaction after one in which an id was known.
+pub const LOOK_FIRST_BATCHES: usize = 32;
+
 /// Sends that may wait for a mesh's lane; one more waits in its connection.
 pub const LANE_QUEUE_MAX: usize = 4096;
 

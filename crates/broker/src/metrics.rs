@@ -60,8 +60,8 @@ impl AcceptResult {
             Answer::Decided(Verdict::Accepted { .. }) => Self::Accepted,
             Answer::Decided(Verdict::Duplicate(_)) => Self::Duplicate,
             Answer::Decided(Verdict::Reused(_)) => Self::Reused,
-            Answer::Decided(Verdict::Refused(_)) | Answer::Refused(_) => Self::Refused,
-            Answer::RateLimited { .. } => Self::RateLimited,
+            Answer::Decided(Verdict::Refused(_)) => Self::Refused,
+            Answer::Decided(Verdict::RateLimited { .. }) => Self::RateLimited,
             Answer::Later | Answer::Stuck => Self::Later,
             Answer::Decided(Verdict::Stale) | Answer::Close => Self::Closed,
         }

@@ -3,10 +3,12 @@
 //! Every mesh has a lane, a task of its own: a daemon that goes away cancels nothing half-way. In
 //! it sends pass three stations in their order: their ids are looked up (B0), they are checked
 //! (B1), and the transaction (B2, B3) takes whatever has got so far when it begins (`gate.rs`): a
-//! lone send costs one commit, a crowd shares them. SQLite's writer is given the next transaction
-//! while the last one is committed and answered, so that it never waits for us; should that one be
-//! lost, the next takes nothing. An id whose first attempt is not committed yet is not known in
-//! the first station; the transaction finds it.
+//! lone send costs one commit, a crowd shares them. An id whose first attempt is not committed yet
+//! is not known in the first station; the transaction finds it.
+//!
+//! SQLite's writer is given the next transaction while the last one is committed and answered, so
+//! that it never waits for us; should that one be lost, the next takes nothing. And while ids are
+//! new, the first two stations are passed inside the transaction (`way.rs`, `door.rs`).
 //!
 //! | phase | what | refused with |
 //! |---|---|---|
@@ -18,46 +20,41 @@
 //! that wait for it are closed. What comes behind a send that was put off is put off as well
 //! (`order.rs`).
 
+mod door;
 mod gate;
 mod order;
+mod way;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesOrdered;
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::code::Code;
-use semel_core::id::{MemberId, MeshId};
+use semel_core::id::MeshId;
 use semel_store::sqlite::Sequence;
 use semel_store::{Fate, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
-use self::gate::{Gate, Taken};
-use self::order::ToldToWait;
+use self::door::{Arrival, AtTheDoor, Checked, Guests, Names, allowed};
+use self::gate::{Gate, Stage, Taken};
+use self::way::{Saw, Way};
 use crate::accept::{AcceptBatch, AcceptItem, Claim, Verdict};
 use crate::hints::Hints;
 use crate::hub::Hub;
 use crate::life::StoreLife;
-use crate::limiter::{self, LimitRequest, Limiter, LimiterCounts};
+use crate::limiter::{self, Limiter, LimiterCounts};
 use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX, LOOK_UPS_AT_ONCE};
 use crate::metrics::{LaneMetrics, Metrics};
-use crate::store::{BatchDone, Mesh, Store};
+use crate::store::{BatchDone, Mesh, Next, Store};
 
 /// What a send is answered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// What the table says.
+    /// What the tables say.
     Decided(Verdict),
-    /// Refused before the transaction.
-    Refused(Code),
-    /// `429`.
-    RateLimited {
-        /// When to come back.
-        retry_after: Duration,
-    },
     /// `503`: the store was away, it was undone, the same id may be sent again.
     Later,
     /// `503` for a send that the store refuses by itself: nobody else waits for it.
@@ -68,10 +65,8 @@ pub enum Answer {
 
 /// A send on its way.
 struct Waiting {
-    /// The rules that its connection was told: a lane outlives a change of them.
-    mesh: Arc<Mesh>,
     item: AcceptItem,
-    enqueued_at: UnixMs,
+    arrival: Arrival,
     reply: oneshot::Sender<Answer>,
 }
 
@@ -83,21 +78,11 @@ impl Waiting {
     }
 }
 
-/// A send that passed B1, and what it cost; nothing of one that could not be looked up, which has
-/// its place in the order all the same.
-type Passed = (Waiting, Option<limiter::Verdict>);
-
 /// A transaction that has ended; one that never began took nothing.
 struct Ran {
     taken: Option<Taken>,
     done: Result<BatchDone, StoreError>,
 }
-
-/// How the limiter knows the mesh and each sender of a batch.
-type Names<'a> = (&'a str, &'a HashMap<MemberId, String>);
-
-/// What a send costs, or what it is answered.
-type Checked = Result<limiter::Verdict, Answer>;
 
 /// The lanes of all meshes.
 pub struct Pipeline {
@@ -162,8 +147,8 @@ impl Pipeline {
         let (reply, answer) = oneshot::channel();
         let lane = self.lane(mesh);
         // A lane that has ended drops the send, and with it the channel: that is an answer.
-        let mesh = Arc::clone(mesh);
-        let _ = lane.send(Waiting { mesh, item, enqueued_at, reply }).await;
+        let arrival = Arrival { mesh: Arc::clone(mesh), enqueued_at };
+        let _ = lane.send(Waiting { item, arrival, reply }).await;
         answer
     }
 
@@ -183,42 +168,58 @@ impl Pipeline {
 
 impl Shared {
     async fn serve(
-        &self,
+        self: &Arc<Self>,
         lane: &LaneMetrics,
         gate: &Arc<Gate>,
         mut waiting: mpsc::Receiver<Waiting>,
     ) {
-        let (mut arrived, mut told_to_wait) = (Vec::new(), ToldToWait::default());
+        let mut arrived = Vec::new();
         let (mut looked_up, mut checked) = (FuturesOrdered::new(), FuturesOrdered::new());
         let (mut running, mut sequence) = (FuturesOrdered::new(), Arc::default());
+        let mut way = Way::new(self.store.has_doors() && self.limiter.is_here());
         let mut open = true;
         while open || !(looked_up.is_empty() && checked.is_empty() && running.is_empty()) {
+            let looking = looked_up.len() + checked.len();
+            let is_clear = looking == 0 && running.is_empty() && gate.is_empty();
             // A limiter that is slow must not let them pile up before it.
-            let has_room = looked_up.len() + checked.len() < LOOK_UPS_AT_ONCE && gate.has_room();
+            let has_room =
+                looking < LOOK_UPS_AT_ONCE && gate.has_room() && way.is_free(looking, is_clear);
             tokio::select! {
                 biased;
                 Some(ran) = running.next() => {
-                    self.ended(lane, gate, ran).await;
+                    way.saw(self.ended(lane, gate, ran).await);
                     if running.is_empty() {
                         sequence = Arc::default();
                     }
                 }
                 Some(batch) = checked.next() => {
-                    self.pass(lane, gate, &mut told_to_wait, batch);
+                    way.saw(self.pass(lane, gate, batch));
                 }
-                Some(unknown) = looked_up.next() => {
-                    checked.push_back(self.check_all(unknown));
+                Some((unknown, saw)) = looked_up.next() => {
+                    way.looked_up(saw);
+                    checked.push_back(self.check_all(gate.mesh_id, unknown));
                 }
                 count = waiting.recv_many(&mut arrived, BATCH_MAX), if open && has_room => {
                     open = count > 0;
-                    looked_up.push_back(self.answer_known(lane, std::mem::take(&mut arrived)));
+                    if gate.is_crowded() {
+                        // Those who were answered together come back together.
+                        tokio::task::yield_now().await;
+                        while arrived.len() < BATCH_MAX && let Ok(more) = waiting.try_recv() {
+                            arrived.push(more);
+                        }
+                    }
+                    if way.is_by_the_door() {
+                        gate.pass(arrived.drain(..).map(|waiting| (waiting, Stage::New)));
+                    } else {
+                        looked_up.push_back(self.answer_known(lane, std::mem::take(&mut arrived)));
+                    }
                 }
             }
             if running.len() < self.store.batches_at_once()
-                && let Some(waiting) = gate.ask()
+                && let Some(about) = gate.ask()
             {
                 // Who has company is in no hurry.
-                let about = waiting + running.len();
+                let about = about + running.len();
                 running.push_back(self.run_next(gate, Arc::clone(&sequence), about));
             }
         }
@@ -227,6 +228,7 @@ impl Shared {
     /// B1 for what is not known; nothing is said of what could not be looked up.
     async fn check_all(
         &self,
+        mesh_id: MeshId,
         unknown: Result<Vec<Waiting>, Vec<Waiting>>,
     ) -> Vec<(Waiting, Option<Checked>)> {
         let now = self.clock.wall();
@@ -236,49 +238,48 @@ impl Shared {
                 return undecided.into_iter().map(|waiting| (waiting, None)).collect();
             }
         };
-        // Of one mesh, and of few senders.
-        let mesh_id = unknown.first().map(|waiting| waiting.mesh.mesh_id.to_string());
-        let mut senders: HashMap<MemberId, String> = HashMap::new();
-        for waiting in &unknown {
-            let sender = waiting.item.session.member_id;
-            senders.entry(sender).or_insert_with(|| sender.to_string());
-        }
-        let names = (mesh_id.as_deref().unwrap_or_default(), &senders);
-        let checks = unknown.iter().map(|waiting| self.check(waiting, names, now));
+        let mut names = Names::of(mesh_id);
+        unknown.iter().for_each(|waiting| names.learn(waiting.item.session.member_id));
+        let checks = unknown.iter().map(|waiting| self.check(waiting, &names, now));
         let checked = join_all(checks).await;
         unknown.into_iter().zip(checked.into_iter().map(Some)).collect()
     }
 
     /// What was checked waits for its transaction, or is answered.
-    fn pass(
-        &self,
-        lane: &LaneMetrics,
-        gate: &Gate,
-        told_to_wait: &mut ToldToWait,
-        batch: Vec<(Waiting, Option<Checked>)>,
-    ) {
-        let monotonic = self.clock.monotonic();
+    fn pass(&self, lane: &LaneMetrics, gate: &Gate, batch: Vec<(Waiting, Option<Checked>)>) -> Saw {
+        let (monotonic, mut saw) = (self.clock.monotonic(), Saw::New);
         let passed = batch.into_iter().filter_map(|(waiting, checked)| {
-            let Some(checked) = checked else { return Some((waiting, None)) };
-            match told_to_wait.in_order(&waiting.item, checked, monotonic) {
-                Ok(cost) => Some((waiting, Some(cost))),
-                Err(answer) => {
-                    waiting.answer(lane, answer);
+            let Some(checked) = checked else { return Some((waiting, Stage::Undecided)) };
+            match gate.told_to_wait().in_order(&waiting.item, checked, monotonic) {
+                Ok(cost) => Some((waiting, Stage::Checked(cost))),
+                Err(verdict) => {
+                    saw = saw.and(&verdict);
+                    waiting.answer(lane, Answer::Decided(verdict));
                     None
                 }
             }
         });
         gate.pass(passed);
+        saw
     }
 
-    async fn run_next(&self, gate: &Arc<Gate>, before: Arc<Sequence>, about: usize) -> Ran {
+    async fn run_next(
+        self: &Arc<Self>,
+        gate: &Arc<Gate>,
+        before: Arc<Sequence>,
+        about: usize,
+    ) -> Ran {
         let slot = Arc::new(Mutex::new(None));
-        let (gate, filled) = (Arc::clone(gate), Arc::clone(&slot));
+        let (shared, gate, filled) = (Arc::clone(self), Arc::clone(gate), Arc::clone(&slot));
         let take = move || {
             let taken = gate.take();
             let batch = (!taken.batch.items.is_empty()).then(|| Arc::clone(&taken.batch));
+            let next = batch.map(|batch| {
+                let door = AtTheDoor::of(&shared, &gate, &taken.guests, 0, batch.now);
+                Next { batch, door }
+            });
             *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
-            batch
+            next
         };
         let done = self.store.accept_next(&before, about, take).await;
         let taken = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -286,28 +287,35 @@ impl Shared {
     }
 
     /// Answers a batch.
-    async fn ended(&self, lane: &LaneMetrics, gate: &Gate, ran: Ran) {
+    async fn ended(self: &Arc<Self>, lane: &LaneMetrics, gate: &Arc<Gate>, ran: Ran) -> Saw {
         let taken = match (ran.taken, &ran.done) {
             (Some(taken), _) => taken,
-            (None, Ok(_) | Err(StoreError::Behind)) => return gate.give_up(),
+            (None, Ok(_) | Err(StoreError::Behind)) => {
+                gate.give_up();
+                return Saw::New;
+            }
             (None, Err(_)) => gate.take(),
         };
-        let Taken { batch, replies, put_off, at } = taken;
+        let Taken { batch, replies, guests, put_off, at } = taken;
         let took = self.clock.monotonic().saturating_sub(at);
         let answers = if batch.items.is_empty() {
             Vec::new()
         } else {
             self.metrics.batch(batch.items.len(), took);
-            self.answers(gate, &batch, ran.done).await
+            self.answers(gate, &guests, &batch, ran.done).await
         };
-        let monotonic = self.clock.monotonic();
-        let mut behind = gate.put_off();
-        for ((item, (reply, cost)), answer) in batch.items.iter().zip(replies).zip(answers) {
+        let (monotonic, mut saw) = (self.clock.monotonic(), Saw::New);
+        let (mut behind, said) = (gate.put_off(), guests.said());
+        let told = batch.items.iter().zip(replies).zip(said.iter());
+        for (((item, reply), said), answer) in told.zip(answers) {
             lane.answered(item, &answer);
             behind.answered(item, &answer, monotonic);
-            let refused = matches!(answer, Answer::Decided(Verdict::Refused(_)));
-            if refused && cost == limiter::Verdict::Counted {
-                self.metrics.spent_then_refused.inc();
+            if let Answer::Decided(verdict) = &answer {
+                saw = saw.and(verdict);
+                let refused = matches!(verdict, Verdict::Refused(_));
+                if refused && *said == Some(Ok(limiter::Verdict::Counted)) {
+                    self.metrics.spent_then_refused.inc();
+                }
             }
             // A daemon that went away will ask again.
             let _ = reply.send(answer);
@@ -315,6 +323,7 @@ impl Shared {
         for (waiting, answer) in put_off {
             waiting.answer(lane, answer);
         }
+        saw
     }
 
     /// B0. Gives back those that are not known, or all of them when the store could not be asked.
@@ -322,10 +331,10 @@ impl Shared {
         &self,
         lane: &LaneMetrics,
         batch: Vec<Waiting>,
-    ) -> Result<Vec<Waiting>, Vec<Waiting>> {
+    ) -> (Result<Vec<Waiting>, Vec<Waiting>>, Saw) {
         let now = self.clock.wall();
-        let Some(mesh_id) = batch.first().map(|waiting| waiting.mesh.mesh_id) else {
-            return Ok(batch);
+        let Some(mesh_id) = batch.first().map(|waiting| waiting.arrival.mesh.mesh_id) else {
+            return (Ok(batch), Saw::New);
         };
         let key = |waiting: &Waiting| {
             (waiting.item.session.member_id, waiting.item.client_message_id.clone())
@@ -336,68 +345,54 @@ impl Shared {
             Ok(_) => {
                 // What another life of the store knows says nothing about this one's sends.
                 batch.into_iter().for_each(|waiting| waiting.answer(lane, Answer::Close));
-                return Ok(Vec::new());
+                return (Ok(Vec::new()), Saw::New);
             }
             Err(error) => {
                 tracing::warn!(error = error.chain(), "ids could not be looked up");
-                return Err(batch);
+                return (Err(batch), Saw::New);
             }
         };
-        let mut unknown = Vec::new();
+        let (mut unknown, mut saw) = (Vec::new(), Saw::New);
         for (waiting, held) in batch.into_iter().zip(held) {
             let Some(held) = held else {
                 unknown.push(waiting);
                 continue;
             };
-            let too_old = waiting.mesh.too_old(waiting.enqueued_at, now);
-            let answer = match (Claim::held(&held, &waiting.item.fingerprint), too_old) {
+            let too_old = waiting.arrival.is_too_old(now);
+            let verdict = match (Claim::held(&held, &waiting.item.fingerprint), too_old) {
                 // This request may have been accepted and forgotten before the other one came.
-                (Claim::HeldDiffers, true) => Answer::Refused(Code::KeyTooOldToJudge),
-                (Claim::HeldDiffers, false) => Answer::Decided(Verdict::Reused(held)),
-                (Claim::HeldMatch | Claim::Won, _) => Answer::Decided(Verdict::Duplicate(held)),
+                (Claim::HeldDiffers, true) => Verdict::Refused(Code::KeyTooOldToJudge),
+                (Claim::HeldDiffers, false) => Verdict::Reused(held),
+                (Claim::HeldMatch | Claim::Won, _) => Verdict::Duplicate(held),
             };
             self.metrics.hits_looked_up.inc();
-            waiting.answer(lane, answer);
+            saw = Saw::Known;
+            waiting.answer(lane, Answer::Decided(verdict));
         }
-        Ok(unknown)
+        (Ok(unknown), saw)
     }
 
-    /// B1. Age comes before every refusal: what is too old to judge is never refused.
-    async fn check(&self, waiting: &Waiting, names: Names<'_>, now: UnixMs) -> Checked {
-        let (item, mesh) = (&waiting.item, &waiting.mesh);
-        if mesh.too_old(waiting.enqueued_at, now) {
-            return Err(Answer::Refused(Code::KeyTooOldToJudge));
-        }
-        if item.envelope.body().len() > mesh.inline_bytes as usize {
-            return Err(Answer::Refused(Code::PayloadTooLarge));
-        }
-        let (mesh_id, senders) = names;
-        let request = LimitRequest {
-            mesh: mesh_id,
-            sender: senders.get(&item.session.member_id).map_or("", String::as_str),
-            client_message_id: item.client_message_id.as_str(),
-            limit: mesh.rate_limit,
-            window: Duration::from_millis(u64::from(mesh.rate_window_ms)),
-        };
-        match self.limiter.take(&request).await.verdict {
-            cost @ (limiter::Verdict::Counted | limiter::Verdict::Free) => Ok(cost),
-            limiter::Verdict::Denied { retry_after } => Err(Answer::RateLimited { retry_after }),
-        }
+    async fn check(&self, waiting: &Waiting, names: &Names, now: UnixMs) -> Checked {
+        waiting.arrival.check(&waiting.item, now)?;
+        let request = names.request(&waiting.item, &waiting.arrival.mesh);
+        allowed(self.limiter.take(&request).await)
     }
 
     /// What became of B2 and B3. A statement that was refused for its data is found by running
     /// items alone.
     async fn answers(
-        &self,
-        gate: &Gate,
+        self: &Arc<Self>,
+        gate: &Arc<Gate>,
+        guests: &Arc<Guests>,
         batch: &Arc<AcceptBatch>,
         done: Result<BatchDone, StoreError>,
     ) -> Vec<Answer> {
         match done {
+            Ok(_) if self.life.has_ended() => vec![Answer::Close; batch.items.len()],
             Ok(done) => self.told(batch, done),
             Err(StoreError::Sqlite(_) | StoreError::Postgres(_)) if batch.items.len() > 1 => {
                 let mut answers = Vec::with_capacity(batch.items.len());
-                for item in &batch.items {
+                for (index, item) in batch.items.iter().enumerate() {
                     // The store went away meanwhile: what comes behind must not overtake.
                     if let Some(last @ (Answer::Later | Answer::Close)) = answers.last() {
                         answers.push(last.clone());
@@ -410,24 +405,31 @@ impl Shared {
                         continue;
                     }
                     let alone = AcceptBatch { items: vec![item.clone()], ..(**batch).clone() };
-                    let alone = Arc::new(alone);
-                    let done = self.store.accept(&alone).await;
-                    answers.extend(Box::pin(self.answers(gate, &alone, done)).await);
+                    answers.push(self.alone(gate, guests, index, alone).await);
                 }
                 answers
             }
-            Err(error) => {
-                tracing::error!(error = error.chain(), "a batch was not accepted");
-                let answer = match (error.fate(), &error) {
-                    (Fate::Uncertain, _) => Answer::Close,
-                    (Fate::Undone, StoreError::Sqlite(_) | StoreError::Postgres(_)) => {
-                        Answer::Stuck
-                    }
-                    (Fate::Undone, _) => Answer::Later,
-                };
-                vec![answer; batch.items.len()]
-            }
+            Err(error) => vec![undone(&error); batch.items.len()],
         }
+    }
+
+    async fn alone(
+        self: &Arc<Self>,
+        gate: &Arc<Gate>,
+        guests: &Arc<Guests>,
+        index: usize,
+        alone: AcceptBatch,
+    ) -> Answer {
+        let alone = Arc::new(alone);
+        let door = AtTheDoor::of(self, gate, guests, index, alone.now);
+        let next = Next { batch: Arc::clone(&alone), door };
+        let done = self.store.accept_next(&Arc::default(), 1, move || Some(next)).await;
+        let answer = match done {
+            Ok(_) if self.life.has_ended() => Some(Answer::Close),
+            Ok(done) => self.told(&alone, done).pop(),
+            Err(error) => Some(undone(&error)),
+        };
+        answer.unwrap_or(Answer::Close)
     }
 
     fn told(&self, batch: &AcceptBatch, done: BatchDone) -> Vec<Answer> {
@@ -439,5 +441,15 @@ impl Shared {
             |verdict: &&Verdict| matches!(verdict, Verdict::Duplicate(_) | Verdict::Reused(_));
         self.metrics.hits_claimed.inc_by(done.verdicts.iter().filter(hit).count() as u64);
         done.verdicts.into_iter().map(Answer::Decided).collect()
+    }
+}
+
+/// What can be said of sends whose transaction failed.
+fn undone(error: &StoreError) -> Answer {
+    tracing::error!(error = error.chain(), "a batch was not accepted");
+    match (error.fate(), error) {
+        (Fate::Uncertain, _) => Answer::Close,
+        (Fate::Undone, StoreError::Sqlite(_) | StoreError::Postgres(_)) => Answer::Stuck,
+        (Fate::Undone, _) => Answer::Later,
     }
 }

@@ -17,7 +17,7 @@ use semel_store::sqlite::Sequence;
 use semel_wire::limits::{FRAME_OVERHEAD_BYTES, message_bytes_max};
 use uuid::Uuid;
 
-use crate::accept::{AcceptBatch, Held, Session, Verdict};
+use crate::accept::{AcceptBatch, Door, Held, Session, Verdict};
 
 pub use directory::{
     Admitted, Ended, Join, Joined, Made, Member, MemberStatus, Mesh, MeshChange, NewInvite,
@@ -69,6 +69,14 @@ pub struct BatchDone {
     pub recipients: Vec<Uuid>,
     /// What was accepted, in the order of history, where nobody else can have written meanwhile.
     pub fresh: Vec<Fresh>,
+}
+
+/// What the next accept transaction is to do.
+pub struct Next {
+    /// The sends.
+    pub batch: Arc<AcceptBatch>,
+    /// Whom to ask about those that are new.
+    pub door: Option<Box<dyn Door>>,
 }
 
 /// A message that was just committed, with all that its recipients are told.
@@ -218,20 +226,26 @@ impl Store {
     }
 
     /// The same for what `take` gives when the transaction begins, about so many, unless one before
-    /// it in the sequence was not kept.
+    /// it in the sequence was not kept. A door is heeded where [`Self::has_doors`].
     pub async fn accept_next(
         &self,
         before: &Arc<Sequence>,
         about: usize,
-        take: impl FnOnce() -> Option<Arc<AcceptBatch>> + Send + 'static,
+        take: impl FnOnce() -> Option<Next> + Send + 'static,
     ) -> Result<BatchDone, StoreError> {
         match self {
             Self::Sqlite(store) => store.accept_next(before, about, take).await,
             Self::Postgres(store) => match take() {
-                Some(batch) => store.accept(&batch).await,
+                Some(Next { batch, .. }) => store.accept(&batch).await,
                 None => Ok(BatchDone::default()),
             },
         }
+    }
+
+    /// Whether a batch may be looked up and checked inside its transaction: where nobody else
+    /// writes and statements cost no way to a server.
+    pub const fn has_doors(&self) -> bool {
+        matches!(self, Self::Sqlite(_))
     }
 
     /// How many of [`Self::accept_next`] of one mesh may be under way. SQLite's writer takes the

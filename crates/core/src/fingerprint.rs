@@ -5,6 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::canonical::Meta;
 use crate::envelope::{Destination, Envelope, Priority};
+use crate::hex;
 
 /// Version of the envelope whose fields are joined below.
 pub const ENVELOPE_VERSION: &str = "1";
@@ -21,7 +22,7 @@ impl BodyHash {
 
     /// 64 lower-case hexadecimal digits, as they enter the fingerprint.
     pub fn to_hex(self) -> String {
-        hex(&self.0)
+        hex::text(&self.0)
     }
 }
 
@@ -69,22 +70,13 @@ impl Fingerprint {
 
     /// 64 lower-case hexadecimal digits.
     pub fn to_hex(self) -> String {
-        hex(&self.0)
+        hex::text(&self.0)
     }
 
     /// The first 8 bytes in hex: enough to compare two parties' views, safe to show.
     pub fn prefix(self) -> String {
-        hex(&self.0[..8])
+        hex::text(&self.0[..8])
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }
 
 impl std::fmt::Debug for BodyHash {

@@ -31,6 +31,18 @@ impl<const N: usize> Hex<N> {
     }
 }
 
+/// Any bytes as lower-case digits.
+pub fn text(bytes: &[u8]) -> String {
+    let mut digits = vec![0; bytes.len() * 2];
+    for (pair, byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+        *pair = [byte >> 4, byte & 0xf].map(|nibble| DIGITS[usize::from(nibble)]);
+    }
+    // Digits are text.
+    String::from_utf8(digits).unwrap_or_default()
+}
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 fn nibble(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -41,7 +53,7 @@ fn nibble(digit: u8) -> Option<u8> {
 
 impl<const N: usize> fmt::Display for Hex<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&text(&self.0))
     }
 }
 

@@ -5,7 +5,10 @@
 //! A parser of our own, because general ones either accept these or tell them apart only by the
 //! text of their error messages.
 
-use serde_json::{Map, Number, Value};
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use serde_json::{Number, Value};
 
 use crate::code::Code;
 use crate::limits::INTEGER_MAX;
@@ -20,8 +23,46 @@ pub struct JsonLimits {
     pub depth_max: usize,
 }
 
+/// A document whose texts are still where they were read, unless they have escapes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Node<'a> {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number.
+    Number(Number),
+    /// A string.
+    Text(Cow<'a, str>),
+    /// An array.
+    List(Vec<Node<'a>>),
+    /// An object, its keys in the order of the text.
+    Object(Vec<(Cow<'a, str>, Node<'a>)>),
+}
+
+impl From<Node<'_>> for Value {
+    fn from(node: Node<'_>) -> Self {
+        match node {
+            Node::Null => Self::Null,
+            Node::Bool(flag) => Self::Bool(flag),
+            Node::Number(number) => Self::Number(number),
+            Node::Text(text) => Self::String(text.into_owned()),
+            Node::List(nodes) => Self::Array(nodes.into_iter().map(Self::from).collect()),
+            Node::Object(fields) => {
+                let fields = fields.into_iter();
+                Self::Object(fields.map(|(key, node)| (key.into_owned(), node.into())).collect())
+            }
+        }
+    }
+}
+
 /// Reads one JSON document, strictly.
 pub fn parse(text: &[u8], limits: JsonLimits) -> Result<Value, Refusal> {
+    read(text, limits).map(Value::from)
+}
+
+/// The same without copying its texts.
+pub fn read(text: &[u8], limits: JsonLimits) -> Result<Node<'_>, Refusal> {
     if text.len() > limits.bytes_max {
         return Err(Refusal::new(
             Code::PayloadTooLarge,
@@ -44,7 +85,8 @@ pub fn parse(text: &[u8], limits: JsonLimits) -> Result<Value, Refusal> {
 
 /// One step from a container into what it holds.
 enum Step {
-    Key(String),
+    /// The offset of the key's opening quote.
+    Key(usize),
     Index(usize),
 }
 
@@ -57,36 +99,49 @@ struct Parser<'a> {
     path: Vec<Step>,
 }
 
-impl Parser<'_> {
-    fn value(&mut self) -> Result<Value, Refusal> {
+/// Up to here a key is looked for among those before it one by one.
+const FEW_KEYS: usize = 16;
+
+impl<'a> Parser<'a> {
+    fn value(&mut self) -> Result<Node<'a>, Refusal> {
         match self.peek() {
             Some(b'{') => self.object(),
             Some(b'[') => self.array(),
-            Some(b'"') => Ok(Value::String(self.string()?)),
+            Some(b'"') => Ok(Node::Text(self.string()?)),
             Some(b'-' | b'0'..=b'9') => self.number(),
-            Some(b't') => self.word("true", Value::Bool(true)),
-            Some(b'f') => self.word("false", Value::Bool(false)),
-            Some(b'n') => self.word("null", Value::Null),
+            Some(b't') => self.word("true", Node::Bool(true)),
+            Some(b'f') => self.word("false", Node::Bool(false)),
+            Some(b'n') => self.word("null", Node::Null),
             Some(_) => Err(self.malformed("a value was expected")),
             None => Err(self.malformed("the document ends where a value was expected")),
         }
     }
 
-    fn object(&mut self) -> Result<Value, Refusal> {
+    fn object(&mut self) -> Result<Node<'a>, Refusal> {
         self.enter()?;
-        let mut object = Map::new();
+        let mut object: Vec<(Cow<'a, str>, Node<'a>)> = Vec::new();
+        let mut seen = HashSet::new();
         self.skip_space();
         if self.take(b'}') {
-            return Ok(Value::Object(object));
+            return Ok(Node::Object(object));
         }
         loop {
             self.skip_space();
             if self.peek() != Some(b'"') {
                 return Err(self.malformed("a key in quotes was expected"));
             }
+            let key_offset = self.offset;
             let key = self.string()?;
-            if object.contains_key(&key) {
-                self.path.push(Step::Key(key));
+            if seen.is_empty() && object.len() == FEW_KEYS {
+                seen.extend(object.iter().map(|(key, _)| key.clone()));
+            }
+            let is_known = if seen.is_empty() {
+                object.iter().any(|(other, _)| *other == key)
+            } else {
+                !seen.insert(key.clone())
+            };
+            if is_known {
+                self.path.push(Step::Key(key_offset));
                 return Err(self.refuse(Code::DuplicateKey, "this key was given twice"));
             }
             self.skip_space();
@@ -94,13 +149,13 @@ impl Parser<'_> {
                 return Err(self.malformed("a colon was expected after the key"));
             }
             self.skip_space();
-            self.path.push(Step::Key(key.clone()));
+            self.path.push(Step::Key(key_offset));
             let value = self.value()?;
             self.path.pop();
-            object.insert(key, value);
+            object.push((key, value));
             self.skip_space();
             if self.take(b'}') {
-                return Ok(Value::Object(object));
+                return Ok(Node::Object(object));
             }
             if !self.take(b',') {
                 return Err(self.malformed("a comma or a closing brace was expected"));
@@ -108,12 +163,12 @@ impl Parser<'_> {
         }
     }
 
-    fn array(&mut self) -> Result<Value, Refusal> {
+    fn array(&mut self) -> Result<Node<'a>, Refusal> {
         self.enter()?;
         let mut array = Vec::new();
         self.skip_space();
         if self.take(b']') {
-            return Ok(Value::Array(array));
+            return Ok(Node::List(array));
         }
         loop {
             self.skip_space();
@@ -123,7 +178,7 @@ impl Parser<'_> {
             array.push(value);
             self.skip_space();
             if self.take(b']') {
-                return Ok(Value::Array(array));
+                return Ok(Node::List(array));
             }
             if !self.take(b',') {
                 return Err(self.malformed("a comma or a closing bracket was expected"));
@@ -140,23 +195,22 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn string(&mut self) -> Result<String, Refusal> {
+    fn string(&mut self) -> Result<Cow<'a, str>, Refusal> {
         self.offset += 1;
-        let mut out = String::new();
+        let mut out = Cow::Borrowed("");
         loop {
             let rest = &self.text[self.offset..];
-            let plain = rest
-                .bytes()
-                .position(|byte| byte == b'"' || byte == b'\\' || byte < 0x20)
+            let plain = plain_length(rest.as_bytes())
                 .ok_or_else(|| self.malformed("a string does not end"))?;
-            out.push_str(&rest[..plain]);
+            // The first run is borrowed, and copied only when something follows it.
+            out += &rest[..plain];
             self.offset += plain;
             match rest.as_bytes()[plain] {
                 b'"' => {
                     self.offset += 1;
                     return Ok(out);
                 }
-                b'\\' => out.push(self.escape()?),
+                b'\\' => out.to_mut().push(self.escape()?),
                 _ => return Err(self.malformed("a control character in a string is not escaped")),
             }
         }
@@ -213,7 +267,7 @@ impl Parser<'_> {
         Ok(digits)
     }
 
-    fn number(&mut self) -> Result<Value, Refusal> {
+    fn number(&mut self) -> Result<Node<'a>, Refusal> {
         let start = self.offset;
         self.take(b'-');
         if !self.take(b'0') && self.digits() == 0 {
@@ -247,7 +301,7 @@ impl Parser<'_> {
                 self.refuse(Code::NumberOutOfRange, "a number is too large for a double")
             })?
         };
-        Ok(Value::Number(number))
+        Ok(Node::Number(number))
     }
 
     /// Steps over digits and counts them.
@@ -258,7 +312,7 @@ impl Parser<'_> {
         count
     }
 
-    fn word(&mut self, word: &str, value: Value) -> Result<Value, Refusal> {
+    fn word(&mut self, word: &str, value: Node<'a>) -> Result<Node<'a>, Refusal> {
         if !self.text[self.offset..].starts_with(word) {
             return Err(self.malformed("a value was expected"));
         }
@@ -282,6 +336,12 @@ impl Parser<'_> {
         found
     }
 
+    /// A key that was read before.
+    fn key_at(&self, offset: usize) -> Cow<'a, str> {
+        let Self { text, depth_max, .. } = *self;
+        Parser { text, offset, depth_max, path: Vec::new() }.string().unwrap_or_default()
+    }
+
     fn malformed(&self, detail: &str) -> Refusal {
         self.refuse(Code::InvalidJson, format!("{detail}, at byte {}", self.offset))
     }
@@ -291,12 +351,35 @@ impl Parser<'_> {
         for step in &self.path {
             pointer.push('/');
             match step {
-                Step::Key(key) => pointer.push_str(&key.replace('~', "~0").replace('/', "~1")),
+                Step::Key(offset) => {
+                    let key = self.key_at(*offset);
+                    pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+                }
                 Step::Index(index) => pointer.push_str(&index.to_string()),
             }
         }
         Refusal::at(code, pointer, detail)
     }
+}
+
+/// How many bytes of a string come before its end, an escape or a control character; nothing if
+/// it has none of them. Eight at a time: bodies are long.
+fn plain_length(text: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    // The lowest marked byte is right; those above it may be marked by a borrow.
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word & HIGH;
+    let is = |word: u64, byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    let (words, rest) = text.as_chunks::<8>();
+    for (number, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let marks = is(word, b'"') | is(word, b'\\') | below(word, 0x20);
+        if marks != 0 {
+            return Some(number * 8 + (marks.trailing_zeros() / 8) as usize);
+        }
+    }
+    let ends = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
+    rest.iter().position(ends).map(|place| words.len() * 8 + place)
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl IdMint {
 
     /// A UUIDv7: broker message ids, job ids.
     pub fn uuid<Kind>(&self) -> UuidId<Kind> {
-        let (ms, random) = self.next(|state| &mut state.uuids);
+        let (ms, random) = self.next(|state| (&mut state.uuids, &mut state.entropy));
         // 12 bits beside the version, 62 beside the variant: the builder overwrites the rest.
         let spread = ((random >> 62) << 64) | (random & ((1 << 62) - 1));
         let mut bytes = [0; 10];
@@ -59,16 +59,16 @@ impl IdMint {
     }
 
     fn ulid(&self) -> Ulid {
-        let (ms, random) = self.next(|state| &mut state.ulids);
+        let (ms, random) = self.next(|state| (&mut state.ulids, &mut state.entropy));
         Ulid::from_parts(ms, random)
     }
 
-    fn next(&self, series: fn(&mut State) -> &mut Rising) -> (u64, u128) {
+    fn next(&self, series: fn(&mut State) -> (&mut Rising, &mut Entropy)) -> (u64, u128) {
         let now_ms = u64::try_from(self.clock.wall().0).unwrap_or(0);
         // A panic cannot leave the numbers half changed, so a poisoned lock is still good.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let random = (state.entropy)();
-        series(&mut state).next(now_ms, random)
+        let (series, entropy) = series(&mut state);
+        series.next(now_ms, entropy)
     }
 }
 
@@ -89,11 +89,12 @@ impl Rising {
         (self.last_ms, self.last_random) = last;
     }
 
-    fn next(&mut self, now_ms: u64, random: u128) -> (u64, u128) {
+    /// Randomness is a call of the system, and is drawn once in a millisecond.
+    fn next(&mut self, now_ms: u64, entropy: &mut Entropy) -> (u64, u128) {
         let mask = (1_u128 << self.bits) - 1;
         if now_ms > self.last_ms {
             self.last_ms = now_ms;
-            self.last_random = random & mask;
+            self.last_random = entropy() & mask;
         } else if self.last_random < mask {
             self.last_random += 1;
         } else {

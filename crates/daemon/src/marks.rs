@@ -3,7 +3,7 @@
 //! order in which they were made, many at a time, and the sender is told once they are on disk:
 //! until then the rows in the file do not say what it knows.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,20 +125,27 @@ pub(crate) async fn run(
     let mut lost: BTreeSet<OutboxId> = BTreeSet::new();
     // Of these, what would be due again: until the file says so nothing may pass it.
     let mut owed: Vec<Settled> = Vec::new();
-    loop {
+    // Claims of the last batch whose answers may come with the next one.
+    let mut held: Vec<Mark> = Vec::new();
+    let mut open = true;
+    while open {
         let more = marks.recv_many(&mut batch, MARKS_BATCH_MAX);
-        let more = match lost.is_empty() {
-            true => Ok(more.await),
-            false => tokio::time::timeout(LOST_MARKS_RETRY, more).await,
+        let more = match (held.is_empty(), lost.is_empty()) {
+            (true, true) => Ok(more.await),
+            (false, _) => tokio::time::timeout(MARKS_LINGER, more).await,
+            (true, false) => tokio::time::timeout(LOST_MARKS_RETRY, more).await,
         };
         match more {
-            Ok(0) => return,
+            Ok(0) if held.is_empty() => return,
+            Ok(0) => open = false,
             Ok(_) => linger(&mut batch, &mut marks).await,
             Err(_) => {}
         }
-        let ids = batch.iter().map(|mark| (mark.id, mark.change.returns()));
+        let (now, later) = split(std::mem::take(&mut held), std::mem::take(&mut batch));
+        held = later;
+        let ids = now.iter().map(|mark| (mark.id, mark.change.returns()));
         let mut ids: Vec<Settled> = ids.collect();
-        let batch: Arc<[Mark]> = joined(std::mem::take(&mut batch)).into();
+        let batch: Arc<[Mark]> = joined(now).into();
         let returning: Arc<[OutboxId]> = lost.iter().copied().collect();
         match write(&outbox, &clock, &batch, &returning).await {
             Ok(died) => {
@@ -180,6 +187,19 @@ async fn linger(batch: &mut Vec<Mark>, marks: &mut mpsc::Receiver<Mark>) {
 
 fn hurried(marks: &[Mark]) -> bool {
     marks.len() >= MARKS_HURRY || marks.iter().any(|mark| !mark.change.can_wait())
+}
+
+/// What is written now, and the claims that wait for their answers in the next batch, once: a
+/// claim and its answer are one write. Where somebody waits for a mark, everything is.
+fn split(held: Vec<Mark>, new: Vec<Mark>) -> (Vec<Mark>, Vec<Mark>) {
+    let crowded = new.len() >= MARKS_HURRY && new.iter().all(|mark| mark.change.can_wait());
+    let answered: HashSet<OutboxId> = match crowded {
+        true => new.iter().filter(|mark| mark.change != Change::Claimed).map(|m| m.id).collect(),
+        false => HashSet::new(),
+    };
+    let open = |mark: &Mark| mark.change == Change::Claimed && !answered.contains(&mark.id);
+    let (later, new): (Vec<_>, Vec<_>) = new.into_iter().partition(|mark| crowded && open(mark));
+    (held.into_iter().chain(new).collect(), later)
 }
 
 /// A claim and the acceptance that follows it become one.
@@ -305,5 +325,28 @@ mod tests {
             mark(two, Change::Accepted(delivery)),
         ];
         assert_eq!(joined(marks), expected);
+    }
+
+    #[test]
+    fn in_a_crowd_a_claim_waits_once_for_its_answer() {
+        let mint = IdMint::new(Arc::new(SimClock::at_ms(1)), Box::new(|| 42));
+        let claims = |count| -> Vec<Mark> {
+            let claim = |_| Mark { id: mint.outbox_id(), change: Change::Claimed };
+            (0..count).map(claim).collect()
+        };
+        let (held, mut new) = (claims(2), claims(MARKS_HURRY));
+        let delivery =
+            Delivery { broker_message_id: UuidId::new(uuid::Uuid::nil()), history_id: None };
+        let answer = |mark: &Mark| Mark { id: mark.id, change: Change::Accepted(delivery) };
+        let answers = [answer(&held[0]), answer(&new[0])];
+        new.extend(answers.clone());
+        let (now, later) = split(held.clone(), new.clone());
+        assert_eq!(later, new[1..MARKS_HURRY], "those without an answer");
+        let [first, second] = answers;
+        assert_eq!(now, [held[0].clone(), held[1].clone(), new[0].clone(), first, second]);
+        // Somebody waits for one of them, or there are few.
+        new.push(Mark { id: new[1].id, change: Change::Restart });
+        assert_eq!(split(Vec::new(), new.clone()), (new, Vec::new()));
+        assert_eq!(split(held.clone(), Vec::new()), (held, Vec::new()));
     }
 }

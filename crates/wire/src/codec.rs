@@ -7,36 +7,40 @@
 
 mod field;
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
+use crate::limits::DETAIL_BYTES_MAX;
 use semel_core::code::Code;
+use semel_core::json::Node;
 use semel_core::limits::INTEGER_MAX;
 use semel_core::refusal::Refusal;
-use serde_json::{Map, Value};
-
-use crate::limits::DETAIL_BYTES_MAX;
 
 pub(crate) use field::{Field, invalid, one_of, write_plain};
 
 /// A value that a field of a frame can have.
 pub(crate) trait Record: Sized {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal>;
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal>;
     fn write(&self, object: &mut Object<'_>);
 }
 
 /// The fields of an object that have not been read yet.
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Node<'a>)>);
 
-impl Fields {
-    pub(crate) fn of(value: Value) -> Result<Self, Refusal> {
-        match value {
-            Value::Object(map) => Ok(Self(map)),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => Err(Refusal::new(Code::InvalidField, "must be an object")),
+impl<'a> Fields<'a> {
+    pub(crate) fn of(node: Node<'a>) -> Result<Self, Refusal> {
+        match node {
+            Node::Object(fields) => Ok(Self(fields)),
+            Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) | Node::List(_) => {
+                Err(Refusal::new(Code::InvalidField, "must be an object"))
+            }
         }
+    }
+
+    /// Frames have few fields, and in the order in which they are asked for.
+    fn remove(&mut self, name: &str) -> Option<Node<'a>> {
+        let place = self.0.iter().position(|(key, _)| key == name)?;
+        Some(self.0.remove(place).1)
     }
 
     /// A field that must be there.
@@ -47,17 +51,17 @@ impl Fields {
     /// A field that may be absent; `null` is not a way to say so, because one frame has one
     /// spelling.
     pub(crate) fn take_optional<T: Field>(&mut self, name: &str) -> Result<Option<T>, Refusal> {
-        let value = self.0.remove(name);
-        value.map(T::read).transpose().map_err(|refusal| under(name, refusal))
+        let node = self.remove(name);
+        node.map(T::read).transpose().map_err(|refusal| under(name, refusal))
     }
 
     /// A field that must be there, and is `null` where there is nothing to say: answers over HTTP
     /// have the same fields always.
     pub(crate) fn take_nullable<T: Field>(&mut self, name: &str) -> Result<Option<T>, Refusal> {
-        match self.0.remove(name) {
+        match self.remove(name) {
             None => Err(missing(name)),
-            Some(Value::Null) => Ok(None),
-            Some(value) => T::read(value).map(Some).map_err(|refusal| under(name, refusal)),
+            Some(Node::Null) => Ok(None),
+            Some(node) => T::read(node).map(Some).map_err(|refusal| under(name, refusal)),
         }
     }
 
@@ -129,8 +133,8 @@ impl Fields {
         name: &str,
         items_max: usize,
     ) -> Result<Option<Vec<T>>, Refusal> {
-        let Some(value) = self.0.remove(name) else { return Ok(None) };
-        read_list(value, items_max).map(Some).map_err(|refusal| under(name, refusal))
+        let Some(node) = self.remove(name) else { return Ok(None) };
+        read_list(node, items_max).map(Some).map_err(|refusal| under(name, refusal))
     }
 
     /// An array of names.
@@ -149,9 +153,9 @@ impl Fields {
 
     /// Nothing may be left: an unknown field could be one that matters.
     pub(crate) fn finish(self) -> Result<(), Refusal> {
-        match self.0.keys().next() {
+        match self.0.first() {
             None => Ok(()),
-            Some(name) => {
+            Some((name, _)) => {
                 let detail = format!("there is no field {:?} here", shown(name));
                 Err(under(shown(name), Refusal::new(Code::UnknownField, detail)))
             }
@@ -246,8 +250,8 @@ pub(crate) fn check_name(text: String, bytes_max: usize) -> Result<String, Refus
     Ok(text)
 }
 
-pub(crate) fn read_list<T: Field>(value: Value, items_max: usize) -> Result<Vec<T>, Refusal> {
-    let Value::Array(items) = value else {
+pub(crate) fn read_list<T: Field>(node: Node<'_>, items_max: usize) -> Result<Vec<T>, Refusal> {
+    let Node::List(items) = node else {
         return Err(Refusal::new(Code::InvalidField, "must be an array"));
     };
     if items.len() > items_max {

@@ -11,10 +11,9 @@ mod session;
 use semel_core::code::Code;
 use semel_core::json::{self, JsonLimits};
 use semel_core::refusal::Refusal;
-use serde_json::Value;
 
 use crate::codec::{Fields, Object, Record, shown, write_plain};
-use crate::limits::FRAME_DEPTH_MAX;
+use crate::limits::{FRAME_BYTES_USUAL, FRAME_DEPTH_MAX};
 
 pub use delivery::{Ack, Delivery, History, HistoryRequest, Push, fitting};
 pub use handshake::{Challenge, Hello, HelloAck};
@@ -245,20 +244,20 @@ impl FromBroker {
 }
 
 /// The type of a frame, and its other fields.
-fn open(text: &[u8], bytes_max: usize) -> Result<(String, Fields), Refusal> {
-    let value: Value = json::parse(text, JsonLimits { bytes_max, depth_max: FRAME_DEPTH_MAX })?;
-    let mut fields = Fields::of(value)?;
+fn open(text: &[u8], bytes_max: usize) -> Result<(String, Fields<'_>), Refusal> {
+    let node = json::read(text, JsonLimits { bytes_max, depth_max: FRAME_DEPTH_MAX })?;
+    let mut fields = Fields::of(node)?;
     Ok((fields.take("type")?, fields))
 }
 
-fn read<R: Record>(mut fields: Fields) -> Result<R, Refusal> {
+fn read<R: Record>(mut fields: Fields<'_>) -> Result<R, Refusal> {
     let frame = R::read(&mut fields)?;
     fields.finish()?;
     Ok(frame)
 }
 
 fn text<R: Record>(kind: &str, frame: &R) -> String {
-    let mut out = String::new();
+    let mut out = String::with_capacity(FRAME_BYTES_USUAL);
     let mut object = Object::open(&mut out);
     write_plain(kind, object.key("type"));
     frame.write(&mut object);

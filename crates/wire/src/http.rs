@@ -5,10 +5,9 @@ mod answer;
 mod ask;
 
 use semel_core::code::Code;
-use semel_core::json::{self, JsonLimits};
+use semel_core::json::{self, JsonLimits, Node};
 use semel_core::refusal::Refusal;
 use semel_core::status;
-use serde_json::Value;
 
 use crate::codec::{Field, Record, one_of, write_plain};
 use crate::limits::{ANSWER_BYTES_MAX, FRAME_DEPTH_MAX};
@@ -52,7 +51,7 @@ pub trait Body: Sized {
 impl<R: Record> Body for R {
     fn decode(text: &[u8]) -> Result<Self, Refusal> {
         let limits = JsonLimits { bytes_max: ANSWER_BYTES_MAX, depth_max: FRAME_DEPTH_MAX };
-        <R as Field>::read(json::parse(text, limits)?)
+        <R as Field>::read(json::read(text, limits)?)
     }
 
     fn encode(&self) -> String {
@@ -63,8 +62,8 @@ impl<R: Record> Body for R {
 }
 
 impl Field for Role {
-    fn read(value: Value) -> Result<Self, Refusal> {
-        one_of(value, Self::parse, "must be one of owner, member")
+    fn read(node: Node<'_>) -> Result<Self, Refusal> {
+        one_of(node, Self::parse, "must be one of owner, member")
     }
 
     fn write(&self, out: &mut String) {
@@ -73,8 +72,8 @@ impl Field for Role {
 }
 
 impl Field for MemberStatus {
-    fn read(value: Value) -> Result<Self, Refusal> {
-        one_of(value, Self::parse, "must be one of active, revoked, left")
+    fn read(node: Node<'_>) -> Result<Self, Refusal> {
+        one_of(node, Self::parse, "must be one of active, revoked, left")
     }
 
     fn write(&self, out: &mut String) {

@@ -15,6 +15,9 @@ pub const LIST_FRAME_BYTES_MAX: usize = 512 << 10;
 /// Bytes of a message in a frame beside body and meta: ids and names, each character escaped.
 pub const FRAME_OVERHEAD_BYTES: usize = 8 << 10;
 
+/// What a frame with one message needs; more is made when it is needed.
+pub const FRAME_BYTES_USUAL: usize = 1 << 10;
+
 /// Containers inside each other in a frame; the frame itself is the first.
 pub const FRAME_DEPTH_MAX: usize = 8;
 

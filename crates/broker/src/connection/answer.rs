@@ -79,10 +79,8 @@ pub(super) fn result(id: ClientMessageId, answer: Answer) -> Result<SendResult, 
         }
         Answer::Decided(Verdict::Duplicate(held)) => Ok(duplicate(id, &held)),
         Answer::Decided(Verdict::Reused(held)) => Ok(conflict(id, held.fingerprint)),
-        Answer::Decided(Verdict::Refused(code)) | Answer::Refused(code) => {
-            Ok(refusal_result(id, code))
-        }
-        Answer::RateLimited { retry_after } => {
+        Answer::Decided(Verdict::Refused(code)) => Ok(refusal_result(id, code)),
+        Answer::Decided(Verdict::RateLimited { retry_after }) => {
             let mut result = refusal_result(id, Code::RateLimited);
             // At least one: zero would be "now", which is what was refused.
             let ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);

@@ -9,31 +9,47 @@ use semel_core::clock::{Clock, UnixMs};
 use semel_core::id::MeshId;
 use tokio::sync::oneshot;
 
-use super::order::PutOff;
-use super::{Answer, Passed, Waiting};
+use super::door::Guests;
+use super::order::{PutOff, ToldToWait};
+use super::{Answer, Waiting};
 use crate::accept::{AcceptBatch, AcceptItem, Verdict};
 use crate::limiter;
 use crate::limits::BATCH_MAX;
 
 pub(super) struct Gate {
-    mesh_id: MeshId,
+    pub(super) mesh_id: MeshId,
     clock: Arc<dyn Clock>,
     line: Mutex<Line>,
     put_off: Mutex<PutOff>,
+    told_to_wait: Mutex<ToldToWait>,
+}
+
+/// How far a send has come.
+#[derive(Clone, Copy)]
+pub(super) enum Stage {
+    /// Its id is to be looked up, and it is to be checked, in the transaction.
+    New,
+    /// It was checked, and this is what it cost.
+    Checked(limiter::Verdict),
+    /// Its id could not be looked up; it has its place in the order all the same.
+    Undecided,
 }
 
 #[derive(Default)]
 struct Line {
-    passed: VecDeque<Passed>,
+    passed: VecDeque<(Waiting, Stage)>,
     /// A transaction was asked for that has not taken anything yet.
     asked: bool,
+    /// How many the last one took.
+    last: usize,
 }
 
 /// What a transaction took, and whom to tell of it.
 pub(super) struct Taken {
     pub(super) batch: Arc<AcceptBatch>,
-    /// One for each of the batch.
-    pub(super) replies: Vec<(oneshot::Sender<Answer>, limiter::Verdict)>,
+    /// One for each of the batch, and so of the guests.
+    pub(super) replies: Vec<oneshot::Sender<Answer>>,
+    pub(super) guests: Arc<Guests>,
     /// Those that must wait behind others.
     pub(super) put_off: Vec<(Waiting, Answer)>,
     pub(super) at: Duration,
@@ -41,10 +57,11 @@ pub(super) struct Taken {
 
 impl Gate {
     pub(super) fn new(mesh_id: MeshId, clock: Arc<dyn Clock>) -> Self {
-        Self { mesh_id, clock, line: Mutex::default(), put_off: Mutex::default() }
+        let (line, put_off, told_to_wait) = Default::default();
+        Self { mesh_id, clock, line, put_off, told_to_wait }
     }
 
-    pub(super) fn pass(&self, sends: impl Iterator<Item = Passed>) {
+    pub(super) fn pass(&self, sends: impl Iterator<Item = (Waiting, Stage)>) {
         self.line().passed.extend(sends);
     }
 
@@ -53,12 +70,21 @@ impl Gate {
         self.line().passed.len() < BATCH_MAX
     }
 
-    /// How many wait, if a transaction is to be asked for: once for each that begins.
+    /// Whether sends come in crowds.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.line().last > 1
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.line().passed.is_empty()
+    }
+
+    /// About how many it will take, if a transaction is to be asked for: once for each that begins.
     pub(super) fn ask(&self) -> Option<usize> {
         let mut line = self.line();
         let wanted = !line.asked && !line.passed.is_empty();
         line.asked |= wanted;
-        wanted.then_some(line.passed.len())
+        wanted.then_some(line.passed.len().max(line.last))
     }
 
     /// The transaction that was asked for will not take anything.
@@ -70,40 +96,52 @@ impl Gate {
     pub(super) fn take(&self) -> Taken {
         let (now, at) = (self.clock.wall(), self.clock.monotonic());
         let mut behind = self.put_off();
-        let (mut items, mut replies, mut put_off) = (Vec::new(), Vec::new(), Vec::new());
-        let mut expires_at = Some(now);
-        for (waiting, cost) in self.first() {
-            match (behind.behind(&waiting.item, at), cost) {
-                (None, Some(cost)) => {
-                    // Connections may know different policies of the mesh: the longest promise
-                    // counts.
-                    expires_at = later(expires_at, waiting.mesh.dedupe.expires_at(now));
-                    items.push(waiting.item);
-                    replies.push((waiting.reply, cost));
-                }
+        let first = self.first();
+        let (mut items, mut replies) =
+            (Vec::with_capacity(first.len()), Vec::with_capacity(first.len()));
+        let (mut said, mut arrivals) =
+            (Vec::with_capacity(first.len()), Vec::with_capacity(first.len()));
+        let (mut put_off, mut expires_at) = (Vec::new(), Some(now));
+        for (waiting, stage) in first {
+            let checked = match (behind.behind(&waiting.item, at), stage) {
+                (None, Stage::New) => None,
+                (None, Stage::Checked(cost)) => Some(Ok(cost)),
                 (answer, _) => {
                     let answer = answer.unwrap_or(Answer::Later);
                     behind.answered(&waiting.item, &answer, at);
                     put_off.push((waiting, answer));
+                    continue;
                 }
-            }
+            };
+            // Connections may know different policies of the mesh: the longest promise counts.
+            expires_at = later(expires_at, waiting.arrival.mesh.dedupe.expires_at(now));
+            items.push(waiting.item);
+            replies.push(waiting.reply);
+            said.push(checked);
+            arrivals.push(waiting.arrival);
         }
         if cfg!(semel_plant = "ack") {
             answer_early(&items, &mut replies);
         }
         let batch = Arc::new(AcceptBatch { mesh_id: self.mesh_id, now, expires_at, items });
-        Taken { batch, replies, put_off, at }
+        let guests = Arc::new(Guests::new(arrivals, said));
+        Taken { batch, replies, guests, put_off, at }
     }
 
-    fn first(&self) -> Vec<Passed> {
+    fn first(&self) -> Vec<(Waiting, Stage)> {
         let mut line = self.line();
         line.asked = false;
         let count = line.passed.len().min(BATCH_MAX);
+        line.last = count;
         line.passed.drain(..count).collect()
     }
 
     pub(super) fn put_off(&self) -> MutexGuard<'_, PutOff> {
         self.put_off.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn told_to_wait(&self) -> MutexGuard<'_, ToldToWait> {
+        self.told_to_wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -112,8 +150,8 @@ impl Gate {
 }
 
 /// The bug that the chaos run must find: answers before the commit.
-fn answer_early(items: &[AcceptItem], replies: &mut [(oneshot::Sender<Answer>, limiter::Verdict)]) {
-    for (item, (reply, _)) in items.iter().zip(replies) {
+fn answer_early(items: &[AcceptItem], replies: &mut [oneshot::Sender<Answer>]) {
+    for (item, reply) in items.iter().zip(replies) {
         let (broker_message_id, history_id) = (item.broker_message_id, 1);
         let early = Verdict::Accepted { broker_message_id, history_id };
         let _ = std::mem::replace(reply, oneshot::channel().0).send(Answer::Decided(early));

@@ -10,8 +10,8 @@ use semel_core::envelope::Priority;
 use semel_core::id::ClientMessageId;
 
 use super::Answer;
-use crate::accept::{AcceptItem, Session};
-use crate::limiter;
+use super::door::Checked;
+use crate::accept::{AcceptItem, Session, Verdict};
 use crate::limits::{RETRY_AFTER_MIN, TOLD_TO_WAIT_MAX};
 
 /// Sends that a daemon sends in an order.
@@ -42,9 +42,9 @@ impl ToldToWait {
     pub(super) fn in_order(
         &mut self,
         item: &AcceptItem,
-        checked: Result<limiter::Verdict, Answer>,
+        checked: Checked,
         now: Duration,
-    ) -> Result<limiter::Verdict, Answer> {
+    ) -> Checked {
         if self.0.is_empty() && checked.is_ok() {
             return checked;
         }
@@ -52,7 +52,7 @@ impl ToldToWait {
         let (stream, id) = (stream(item), &item.client_message_id);
         let told = self.0.get_mut(&stream);
         match (checked, told) {
-            (Err(Answer::RateLimited { retry_after }), told) => {
+            (Err(Verdict::RateLimited { retry_after }), told) => {
                 let retry_after = retry_after.max(RETRY_AFTER_MIN);
                 let until = now + retry_after;
                 match told {
@@ -60,7 +60,7 @@ impl ToldToWait {
                     Some(_) => {}
                     None => drop(self.0.insert(stream, Told { first: id.clone(), until })),
                 }
-                Err(Answer::RateLimited { retry_after })
+                Err(Verdict::RateLimited { retry_after })
             }
             (Ok(cost), Some(told)) if told.first == *id => {
                 self.0.remove(&stream);
@@ -68,7 +68,7 @@ impl ToldToWait {
             }
             (Ok(_), Some(told)) => {
                 let retry_after = told.until.saturating_sub(now).max(RETRY_AFTER_MIN);
-                Err(Answer::RateLimited { retry_after })
+                Err(Verdict::RateLimited { retry_after })
             }
             (checked, _) => checked,
         }
@@ -112,7 +112,7 @@ impl PutOff {
                 self.undone.entry(stream(item)).or_insert_with(told);
             }
             Answer::Close => drop(self.closing.insert(item.session, now + TOLD_TO_WAIT_MAX)),
-            Answer::Decided(_) | Answer::Refused(_) | Answer::RateLimited { .. } => {}
+            Answer::Decided(_) => {}
             // It waits on its own, so that it never blocks anybody.
             Answer::Stuck => {}
         }
@@ -127,6 +127,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::limiter;
 
     fn item(epoch: i64, id: &str, priority: Priority) -> AcceptItem {
         let (member_id, instance_id) = (UuidId::new(Uuid::nil()), UuidId::new(Uuid::nil()));
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn nothing_overtakes_what_was_denied() {
         let counted = || Ok(limiter::Verdict::Counted);
-        let denied = |retry_after| Err(Answer::RateLimited { retry_after });
+        let denied = |retry_after| Err(Verdict::RateLimited { retry_after });
         let mut told = ToldToWait::default();
         let mut asks = |item: AcceptItem, checked, now| told.in_order(&item, checked, ms(now));
         assert_eq!(asks(next(1, "a"), counted(), 0), counted());

@@ -1,11 +1,14 @@
 //! A store that goes away keeps nobody's messages in another order (mesh.md §2): what was under way
 //! behind a send that was undone is told the same, until that send comes again.
 
+use std::time::Duration;
+
 use semel_core::envelope::{Destination, Envelope, Priority};
 use semel_core::fingerprint::Fingerprint;
 use semel_testkit::proxy::{Fault, Proxy};
 use semel_wire::frame::{FromDaemon, SendFrame};
 
+use crate::answers::set_rate_limit;
 use crate::client::{Daemon, send_frame, serve};
 use crate::support;
 
@@ -92,4 +95,66 @@ async fn on_sqlite_nothing_overtakes_a_transaction_that_is_tried_again() {
     let ids = rows.query_map([], |row| row.get::<_, String>(0)).unwrap().map(Result::unwrap);
     let others = (0..SENDS).filter(|number| *number != REFUSED).map(|number| number.to_string());
     assert!(ids.eq(others.take(kept)), "in the order of the daemon");
+}
+
+/// A crowd arrives at a transaction that looks up and checks it; who is told to wait there leaves
+/// nothing behind, and comes again in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_who_is_told_to_wait_in_its_transaction_leaves_nothing() {
+    const ALLOWED: usize = 5;
+    let ids = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let served = serve(support::sqlite().await).await;
+    set_rate_limit(&served, ALLOWED.try_into().unwrap()).await;
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    let statuses = answers_to_all(&mut daemon, &ids).await;
+    assert_eq!(statuses, [201, 201, 201, 201, 201, 429, 429, 429]);
+    let held = served.fixture.look_up(0, &ids).await;
+    assert_eq!(held.iter().filter(|held| held.is_some()).count(), ALLOWED);
+    assert_eq!(served.fixture.waiting(1).await, [1, 2, 3, 4, 5]);
+    served.clock.advance(Duration::from_secs(3600));
+    assert_eq!(answers_to_all(&mut daemon, &ids[ALLOWED..]).await, [201; 3]);
+    assert_eq!(served.fixture.waiting(1).await, [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+/// After a known id sends are looked up before their transaction, and some batches later in it
+/// again: where the way changes nobody overtakes anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_known_ids_among_new_ones_change_no_order() {
+    const CROWD: usize = 20;
+    let served = serve(support::sqlite().await).await;
+    let file = rusqlite::Connection::open(served.fixture.folder().join("broker.db")).unwrap();
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    let mut new = Vec::new();
+    for crowd in 0..200 {
+        let mut ids: Vec<_> = (0..CROWD).map(|number| format!("{crowd}-{number}")).collect();
+        let known = (crowd > 0 && crowd % 50 == 0).then_some(CROWD / 2);
+        if let Some(place) = known {
+            ids[place].clone_from(&new[0]);
+        }
+        let fresh = ids.iter().enumerate().filter(|(place, _)| Some(*place) != known);
+        new.extend(fresh.map(|(_, id)| id.clone()));
+        let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+        let statuses = answers_to_all(&mut daemon, &ids).await;
+        for (place, status) in statuses.into_iter().enumerate() {
+            assert_eq!(status, if Some(place) == known { 200 } else { 201 }, "{}", ids[place]);
+        }
+    }
+    let mut rows =
+        file.prepare("SELECT client_message_id FROM topic_message ORDER BY seq").unwrap();
+    let kept = rows.query_map([], |row| row.get::<_, String>(0)).unwrap().map(Result::unwrap);
+    assert!(kept.eq(new), "in the order of the daemon");
+}
+
+/// All are said before the first answer is read.
+async fn answers_to_all(daemon: &mut Daemon, ids: &[&str]) -> Vec<u16> {
+    for id in ids {
+        daemon.say(&FromDaemon::Send(send_frame(id, TOPIC, "hi"))).await;
+    }
+    let mut answers = vec![0; ids.len()];
+    for _ in ids {
+        let result = daemon.answer().await;
+        let place = ids.iter().position(|id| *id == result.client_message_id.as_str()).unwrap();
+        answers[place] = result.status;
+    }
+    answers
 }

@@ -356,6 +356,7 @@ impl<'a> Replay<'a> {
                 | Verdict::Duplicate(_)
                 | Verdict::Reused(_)
                 | Verdict::Refused(_)
+                | Verdict::RateLimited { .. }
                 | Verdict::Stale,
             ) => false,
         };

@@ -166,3 +166,21 @@ proptest! {
         let _ = parse(&bytes, JsonLimits { bytes_max: 1 << 20, depth_max: 4 });
     }
 }
+
+#[test]
+fn the_end_of_a_run_is_found_wherever_it_is() {
+    for length in 0..20 {
+        let plain: Vec<u8> =
+            (0..length).map(|n| [b'x', 0x20, 0x7f, 0xc3, b'!', b'#'][n % 6]).collect();
+        assert_eq!(plain_length(&plain), None);
+        for end in [b'"', b'\\', 0x00, 0x1f] {
+            for place in 0..length {
+                let mut text = plain.clone();
+                text[place] = end;
+                assert_eq!(plain_length(&text), Some(place), "{text:?}");
+                text[place..].fill(b'"');
+                assert_eq!(plain_length(&text), Some(place), "{text:?}");
+            }
+        }
+    }
+}

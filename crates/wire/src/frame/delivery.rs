@@ -49,7 +49,7 @@ pub struct Delivery {
 }
 
 impl Record for Delivery {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         let message = Message::read(fields)?;
         Ok(Self {
             seq: fields.take("seq")?,
@@ -107,7 +107,7 @@ pub struct Push {
 }
 
 impl Record for Push {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self { deliveries: fields.list("deliveries", DELIVERIES_MAX)? })
     }
 
@@ -124,7 +124,7 @@ pub struct Ack {
 }
 
 impl Record for Ack {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self { seq: fields.take("seq")? })
     }
 
@@ -145,7 +145,7 @@ pub struct HistoryRequest {
 }
 
 impl Record for HistoryRequest {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             request_id: fields.take("request_id")?,
             after_seq: fields.take("after_seq")?,
@@ -172,7 +172,7 @@ pub struct History {
 }
 
 impl Record for History {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             request_id: fields.take("request_id")?,
             deliveries: fields.list("deliveries", DELIVERIES_MAX)?,

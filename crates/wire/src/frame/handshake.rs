@@ -21,7 +21,7 @@ pub struct Challenge {
 }
 
 impl Record for Challenge {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             nonce: fields.take("nonce")?,
             broker_id: fields.take("broker_id")?,
@@ -62,7 +62,7 @@ pub struct Hello {
 }
 
 impl Record for Hello {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             mesh: fields.name("mesh", NAME_BYTES_MAX)?,
             pubkey: fields.take("pubkey")?,
@@ -107,7 +107,7 @@ pub struct HelloAck {
 }
 
 impl Record for HelloAck {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             member_id: fields.take("member_id")?,
             session_epoch: fields.take("session_epoch")?,

@@ -1,11 +1,13 @@
 //! What a daemon needs and what a broker offers (mesh.md §8), as they travel. What they mean is
 //! in [`crate::features`].
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use semel_core::code::Code;
+use semel_core::json::Node;
 use semel_core::refusal::Refusal;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::codec::{Field, Fields, Object, Record, invalid, under};
 use crate::limits::{FEATURES_MAX, NAME_BYTES_MAX};
@@ -23,7 +25,7 @@ pub struct FeatureNegotiationRequest {
 }
 
 impl Record for FeatureNegotiationRequest {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             require: fields.names("require", FEATURES_MAX, NAME_BYTES_MAX)?,
             optional: fields.names("optional", FEATURES_MAX, NAME_BYTES_MAX)?,
@@ -46,7 +48,7 @@ pub struct FeatureNegotiationResponse {
 }
 
 impl Record for FeatureNegotiationResponse {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             supported: fields.take::<Supported>("supported")?.0,
             missing_required: fields.names("missing_required", FEATURES_MAX, NAME_BYTES_MAX)?,
@@ -63,11 +65,12 @@ impl Record for FeatureNegotiationResponse {
 struct Supported(BTreeMap<String, FeatureParams>);
 
 impl Field for Supported {
-    fn read(value: Value) -> Result<Self, Refusal> {
+    fn read(node: Node<'_>) -> Result<Self, Refusal> {
         let mut bits = BTreeMap::new();
-        for (bit, params) in object(value)? {
+        for (bit, params) in object(node)? {
             let read = object(params).map_err(|refusal| under(&bit, refusal))?;
-            bits.insert(bit, read.into_iter().collect());
+            let read = read.into_iter().map(|(name, node)| (name.into_owned(), node.into()));
+            bits.insert(bit.into_owned(), read.collect());
         }
         Ok(Self(bits))
     }
@@ -77,14 +80,14 @@ impl Field for Supported {
     }
 }
 
-fn object(value: Value) -> Result<Map<String, Value>, Refusal> {
-    let Value::Object(map) = value else { return Err(invalid("must be an object")) };
-    if map.len() > FEATURES_MAX {
-        let detail = format!("has {} names, {FEATURES_MAX} are allowed", map.len());
+fn object(node: Node<'_>) -> Result<Vec<(Cow<'_, str>, Node<'_>)>, Refusal> {
+    let Node::Object(named) = node else { return Err(invalid("must be an object")) };
+    if named.len() > FEATURES_MAX {
+        let detail = format!("has {} names, {FEATURES_MAX} are allowed", named.len());
         return Err(Refusal::new(Code::InvalidField, detail));
     }
-    match map.keys().find(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
-        None => Ok(map),
+    match named.iter().find(|(name, _)| name.is_empty() || name.len() > NAME_BYTES_MAX) {
+        None => Ok(named),
         Some(_) => Err(invalid("has a name that is empty or too long")),
     }
 }

@@ -22,7 +22,7 @@ pub struct QueueTake {
 }
 
 impl Record for QueueTake {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             request_id: fields.take("request_id")?,
             queue: fields.name("queue", REF_BYTES_MAX)?,
@@ -51,7 +51,7 @@ pub struct QueueAck {
 }
 
 impl Record for QueueAck {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             request_id: fields.take("request_id")?,
             queue: fields.name("queue", REF_BYTES_MAX)?,
@@ -78,7 +78,7 @@ pub struct QueueTaken {
 }
 
 impl Record for QueueTaken {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             request_id: fields.take("request_id")?,
             deliveries: fields.list("deliveries", DELIVERIES_MAX)?,
@@ -103,7 +103,7 @@ pub struct QueueAcked {
 }
 
 impl Record for QueueAcked {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             request_id: fields.take("request_id")?,
             acked: fields.list("acked", QUEUE_ACK_SEQS_MAX)?,

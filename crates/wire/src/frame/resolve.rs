@@ -3,9 +3,9 @@
 use semel_core::clock::UnixMs;
 use semel_core::fingerprint::Fingerprint;
 use semel_core::id::{BrokerMessageId, ClientMessageId};
+use semel_core::json::Node;
 use semel_core::refusal::Refusal;
 use semel_core::status;
-use serde_json::Value;
 
 use crate::codec::{Field, Fields, Object, Record, one_of, write_plain};
 use crate::limits::RESOLVE_ITEMS_MAX;
@@ -20,7 +20,7 @@ pub struct Resolve {
 }
 
 impl Record for Resolve {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             request_id: fields.take("request_id")?,
             items: fields.list("items", RESOLVE_ITEMS_MAX)?,
@@ -45,7 +45,7 @@ pub struct ResolveItem {
 }
 
 impl Record for ResolveItem {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             client_message_id: fields.take("client_message_id")?,
             request_fingerprint: fields.take("request_fingerprint")?,
@@ -73,8 +73,8 @@ status! {
 }
 
 impl Field for Verdict {
-    fn read(value: Value) -> Result<Self, Refusal> {
-        one_of(value, Self::parse, "must be one of committed, absent, too_old")
+    fn read(node: Node<'_>) -> Result<Self, Refusal> {
+        one_of(node, Self::parse, "must be one of committed, absent, too_old")
     }
 
     fn write(&self, out: &mut String) {
@@ -92,7 +92,7 @@ pub struct ResolveResult {
 }
 
 impl Record for ResolveResult {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             request_id: fields.take("request_id")?,
             items: fields.list("items", RESOLVE_ITEMS_MAX)?,
@@ -119,7 +119,7 @@ pub struct ResolvedItem {
 }
 
 impl Record for ResolvedItem {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             client_message_id: fields.take("client_message_id")?,
             verdict: fields.take("verdict")?,

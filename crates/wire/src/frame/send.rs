@@ -58,7 +58,7 @@ impl SendFrame {
 }
 
 impl Record for SendFrame {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         let client_message_id = fields.take("client_message_id")?;
         let version: String = fields.take("envelope_version")?;
         if version != ENVELOPE_VERSION {
@@ -105,7 +105,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    pub(super) fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         let destination_kind = fields.take("destination_kind")?;
         let destination_ref: String = fields.take("destination_ref")?;
         Destination::new(destination_kind, &*destination_ref)?;
@@ -198,7 +198,7 @@ impl SendResult {
 }
 
 impl Record for SendResult {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         let id = fields.take("client_message_id")?;
         let status = fields.number("status", 200, 599)?;
         let status = u16::try_from(status).map_err(|_| under("status", invalid("too large")))?;

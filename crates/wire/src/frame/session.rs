@@ -2,8 +2,8 @@
 
 use semel_core::hex::Hex;
 use semel_core::id::MemberId;
+use semel_core::json::Node;
 use semel_core::refusal::Refusal;
-use serde_json::Value;
 
 use crate::close::CloseKind;
 use crate::codec::{Field, Fields, Object, Record, one_of, write_plain};
@@ -47,8 +47,8 @@ fn text_of(reason: &CloseReason) -> String {
 }
 
 impl Field for CloseKind {
-    fn read(value: Value) -> Result<Self, Refusal> {
-        one_of(value, Self::parse, "must be a kind of docs/protocol.md")
+    fn read(node: Node<'_>) -> Result<Self, Refusal> {
+        one_of(node, Self::parse, "must be a kind of docs/protocol.md")
     }
 
     fn write(&self, out: &mut String) {
@@ -57,7 +57,7 @@ impl Field for CloseKind {
 }
 
 impl Record for CloseReason {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             kind: fields.take("kind")?,
             feature: fields.optional_name("feature", NAME_BYTES_MAX)?,
@@ -88,7 +88,7 @@ pub struct Presence {
 }
 
 impl Record for Presence {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             member_id: fields.take("member_id")?,
             name: fields.name("name", MEMBER_NAME_BYTES_MAX)?,
@@ -110,7 +110,7 @@ impl Record for Presence {
 pub struct MemberRevoked {}
 
 impl Record for MemberRevoked {
-    fn read(_fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(_fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {})
     }
 
@@ -129,7 +129,7 @@ pub struct RequestFailed {
 }
 
 impl Record for RequestFailed {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             request_id: fields.take("request_id")?,
             code: fields.name("code", NAME_BYTES_MAX)?,
@@ -152,7 +152,7 @@ pub struct Ping {
 }
 
 impl Record for Ping {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self { id: fields.take("id")? })
     }
 
@@ -169,7 +169,7 @@ pub struct Pong {
 }
 
 impl Record for Pong {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self { id: fields.take("id")? })
     }
 

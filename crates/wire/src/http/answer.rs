@@ -5,9 +5,9 @@ use semel_core::code::Code;
 use semel_core::envelope::{DestinationKind, Priority};
 use semel_core::hex::Hex;
 use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, MeshId};
+use semel_core::json::Node;
 use semel_core::refusal::Refusal;
 use semel_core::rfc3339;
-use serde_json::Value;
 
 use super::{MemberStatus, Profile, Role};
 use crate::codec::{Field, Fields, Object, Record, invalid, write_plain};
@@ -17,8 +17,8 @@ use crate::limits::DELIVERIES_MAX;
 struct Moment(UnixMs);
 
 impl Field for Moment {
-    fn read(value: Value) -> Result<Self, Refusal> {
-        let text = <String as Field>::read(value)?;
+    fn read(node: Node<'_>) -> Result<Self, Refusal> {
+        let text = <String as Field>::read(node)?;
         let at = rfc3339::parse_canonical(&text).map(Self);
         at.ok_or_else(|| invalid("must be an RFC 3339 time in UTC with milliseconds"))
     }
@@ -40,7 +40,7 @@ pub struct MeshMade {
 }
 
 impl Record for MeshMade {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             mesh_id: fields.take("mesh_id")?,
             slug: fields.take("slug")?,
@@ -67,7 +67,7 @@ pub struct Joined {
 }
 
 impl Record for Joined {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             mesh_id: fields.take("mesh_id")?,
             member_id: fields.take("member_id")?,
@@ -104,7 +104,7 @@ pub struct MeshView {
 }
 
 impl Record for MeshView {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             mesh_id: fields.take("mesh_id")?,
             slug: fields.take("slug")?,
@@ -141,7 +141,7 @@ pub struct Invite {
 }
 
 impl Record for Invite {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             token: fields.take("token")?,
             expires_at: fields.take::<Moment>("expires_at")?.0,
@@ -173,7 +173,7 @@ pub struct List<Item> {
 }
 
 impl<Item: Field> Record for List<Item> {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             items: fields.list("items", DELIVERIES_MAX)?,
             next: fields.take_nullable("next")?,
@@ -194,7 +194,7 @@ pub struct NameItem {
 }
 
 impl Record for NameItem {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self { name: fields.take("name")? })
     }
 
@@ -213,7 +213,7 @@ pub struct TopicItem {
 }
 
 impl Record for TopicItem {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self { name: fields.take("name")?, subscribed: fields.take("subscribed")? })
     }
 
@@ -243,7 +243,7 @@ pub struct MemberItem {
 }
 
 impl Record for MemberItem {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             member_id: fields.take("member_id")?,
             name: fields.take("name")?,
@@ -300,7 +300,7 @@ pub struct HistoryItem {
 }
 
 impl Record for HistoryItem {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             seq: fields.take("seq")?,
             broker_message_id: fields.take("broker_message_id")?,
@@ -351,7 +351,7 @@ pub struct Problem {
 }
 
 impl Record for Problem {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         let code: String = fields.take("code")?;
         let code = Code::parse(&code).ok_or_else(|| invalid("is no code that is known here"))?;
         let (_, _): (String, String) = (fields.take("type")?, fields.take("title")?);

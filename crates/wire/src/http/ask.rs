@@ -23,7 +23,7 @@ pub struct NewMesh {
 }
 
 impl Record for NewMesh {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             slug: fields.name("slug", NAME_BYTES_MAX)?,
             owner_name: fields.name("owner_name", JOIN_NAME_BYTES_MAX)?,
@@ -50,7 +50,7 @@ pub struct NewInvite {
 }
 
 impl Record for NewInvite {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         let uses = fields.optional_number("uses", 1, INVITE_USES_MAX)?;
         let ttl_seconds = fields.optional_number("ttl_seconds", 1, INVITE_TTL_SECONDS_MAX)?;
         let role = fields.take_optional("role")?;
@@ -80,7 +80,7 @@ pub struct Join {
 }
 
 impl Record for Join {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         let token: String = fields.take("token")?;
         Ok(Self {
             token: checked_token(token).map_err(|refusal| under("token", refusal))?,
@@ -115,7 +115,7 @@ pub struct Profile {
 }
 
 impl Record for Profile {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         let profile = Self {
             summary: fields.optional_name("summary", PROFILE_BYTES_MAX)?,
             status: fields.optional_name("status", NAME_BYTES_MAX)?,
@@ -147,7 +147,7 @@ pub struct NewName {
 }
 
 impl Record for NewName {
-    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self { name: fields.name("name", REF_BYTES_MAX)? })
     }
 

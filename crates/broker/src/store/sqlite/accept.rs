@@ -5,19 +5,21 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::{CachedStatement, OptionalExtension, named_params, params};
+use semel_core::code::Code;
 use semel_core::envelope::{Destination, DestinationKind};
 use semel_core::id::{MemberId, MeshId};
 use semel_store::sqlite::{Sequence, Tx};
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
-use super::dedupe::{claim_in_tx, claiming, held_in_tx};
+use super::dedupe::{claim_in_tx, claiming, held_in_tx, unclaim_in_tx};
 use super::session::epoch_in_tx;
-use super::{Key, SqliteStore, exists, key};
+use super::{Key, SqliteStore, exists, key, store_epoch_in_tx};
 use crate::accept::{
-    AcceptBatch, AcceptItem, Claim, Decision, Epoch, Session, Standing, Target, Verdict, decide,
+    AcceptBatch, AcceptItem, Claim, Decision, Door, Epoch, Session, Standing, Target, Verdict,
+    decide,
 };
-use crate::store::{BatchDone, Fresh, Sender};
+use crate::store::{BatchDone, Fresh, Next, Sender};
 
 statements! {
     SENDER_ACTIVE = "
@@ -109,33 +111,46 @@ impl SqliteStore {
         batch: &Arc<AcceptBatch>,
     ) -> Result<BatchDone, StoreError> {
         let batch = Arc::clone(batch);
-        self.sqlite.write_for(batch.items.len(), move |tx| accept_in_tx(tx, &batch)).await
+        self.sqlite.write_for(batch.items.len(), move |tx| accept_in_tx(tx, &batch, None)).await
     }
 
     pub(in crate::store) async fn accept_next(
         &self,
         before: &Arc<Sequence>,
         about: usize,
-        take: impl FnOnce() -> Option<Arc<AcceptBatch>> + Send + 'static,
+        take: impl FnOnce() -> Option<Next> + Send + 'static,
     ) -> Result<BatchDone, StoreError> {
-        let (mut take, mut batch) = (Some(take), None);
+        let (mut take, mut next) = (Some(take), None);
         let write = move |tx: &Tx<'_>| {
             // A transaction that is run again is the same batch.
             if let Some(take) = take.take() {
-                batch = take();
+                next = take();
             }
-            batch.as_ref().map_or_else(|| Ok(BatchDone::default()), |batch| accept_in_tx(tx, batch))
+            let Some(Next { batch, door }) = &mut next else { return Ok(BatchDone::default()) };
+            accept_in_tx(tx, batch, door.as_deref_mut())
         };
         self.sqlite.write_behind(before, about, write).await
     }
 }
 
-fn accept_in_tx(tx: &Tx<'_>, batch: &AcceptBatch) -> Result<BatchDone, StoreError> {
+fn accept_in_tx(
+    tx: &Tx<'_>,
+    batch: &AcceptBatch,
+    door: Option<&mut (dyn Door + 'static)>,
+) -> Result<BatchDone, StoreError> {
+    if let Some(door) = &door
+        && !door.goes_on(&store_epoch_in_tx(tx)?)
+    {
+        // What another life of the store knows says nothing about this one's sends.
+        let verdicts = vec![Verdict::Stale; batch.items.len()];
+        return Ok(BatchDone { verdicts, ..BatchDone::default() });
+    }
     let mesh = key(batch.mesh_id);
     let first_seq: i64 = tx.prepare_cached(SEQ_NEXT)?.query_row([mesh], |row| row.get(0))?;
     let mut run = Run {
         tx,
         batch,
+        door,
         mesh,
         next_seq: first_seq,
         epochs: HashMap::new(),
@@ -165,6 +180,7 @@ type Found = (Target, Arc<[Uuid]>);
 struct Run<'a> {
     tx: &'a Tx<'a>,
     batch: &'a AcceptBatch,
+    door: Option<&'a mut (dyn Door + 'static)>,
     mesh: [u8; 16],
     next_seq: i64,
     epochs: HashMap<Session, Epoch>,
@@ -198,6 +214,12 @@ impl<'a> Run<'a> {
             }
         };
         let claim = held.as_ref().map_or(Claim::Won, |held| Claim::held(held, &item.fingerprint));
+        if let Some(verdict) = self.stopped(index, item, epoch, claim) {
+            if claimed {
+                unclaim_in_tx(self.tx, self.batch, item)?;
+            }
+            return Ok(verdict);
+        }
         match (decide(epoch, claim, standing, target), held, shown) {
             (Decision::Accept, _, Some(sender)) if claimed => {
                 let history_id = self.effects(item, &to)?;
@@ -210,6 +232,25 @@ impl<'a> Run<'a> {
             (Decision::Refuse(code), _, _) => Ok(Verdict::Refused(code)),
             (Decision::Close, _, _) => Ok(Verdict::Stale),
             (Decision::Accept | Decision::Duplicate | Decision::Reused, _, _) => Err(no_row(item)),
+        }
+    }
+
+    /// What B1 says against an item, where it was not asked before.
+    fn stopped(
+        &mut self,
+        index: usize,
+        item: &AcceptItem,
+        epoch: Epoch,
+        claim: Claim,
+    ) -> Option<Verdict> {
+        let door = self.door.as_deref_mut()?;
+        match (epoch, claim) {
+            (Epoch::Current, Claim::Won) => door.check(index, item).err(),
+            // It may have been accepted and forgotten before the other one came.
+            (Epoch::Current, Claim::HeldDiffers) if door.is_too_old(index) => {
+                Some(Verdict::Refused(Code::KeyTooOldToJudge))
+            }
+            (Epoch::Current, Claim::HeldMatch | Claim::HeldDiffers) | (Epoch::Stale, _) => None,
         }
     }
 

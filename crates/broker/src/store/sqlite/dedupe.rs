@@ -37,6 +37,12 @@ statements! {
                                            expires_at)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
             ON CONFLICT DO NOTHING";
+
+    UNCLAIM = "
+        DELETE FROM client_message_dedupe
+         WHERE mesh_id = ?1
+           AND sender_member_id = ?2
+           AND client_message_id = ?3";
 }
 
 impl SqliteStore {
@@ -117,6 +123,18 @@ pub(super) fn claim_in_tx(
         batch.expires_at.map(|at| at.0),
     ])?;
     Ok(inserted == 1)
+}
+
+/// Gives an id back that this transaction has just taken.
+pub(super) fn unclaim_in_tx(
+    tx: &Connection,
+    batch: &AcceptBatch,
+    item: &AcceptItem,
+) -> Result<(), StoreError> {
+    let by =
+        params![key(batch.mesh_id), key(item.session.member_id), item.client_message_id.as_str()];
+    tx.prepare_cached(UNCLAIM)?.execute(by)?;
+    Ok(())
 }
 
 fn held(row: &Row<'_>) -> rusqlite::Result<Held> {

@@ -1,6 +1,6 @@
 //! A row's transitions: one compare-and-swap statement each, row for row the table of mesh.md §6.
 
-use rusqlite::{Connection, OptionalExtension, ToSql, named_params};
+use rusqlite::{Connection, OptionalExtension, ToSql};
 use semel_core::clock::UnixMs;
 use semel_core::envelope::Destination;
 use semel_core::id::{BrokerMessageId, OutboxId};
@@ -14,65 +14,65 @@ statements! {
     STATUS = "
         SELECT status
           FROM outbox
-         WHERE id = :id";
+         WHERE id = ?1";
 
     CLAIM = "
         UPDATE outbox
            SET status = 'inflight', attempts = attempts + 1, maybe_sent = 1
-         WHERE id = :id
+         WHERE id = ?1
            AND status = 'pending'";
 
     /// What may have been sent is not known to have failed, and what an earlier life of the daemon
     /// left open may have been sent.
     EXPIRE = "
         UPDATE outbox
-           SET status = 'dead', last_error = :error,
-               outcome = CASE WHEN maybe_sent = 0 AND life = :life THEN 'never_sent'
+           SET status = 'dead', last_error = ?2,
+               outcome = CASE WHEN maybe_sent = 0 AND life = ?3 THEN 'never_sent'
                               ELSE 'unknown' END
-         WHERE id = :id
+         WHERE id = ?1
            AND status = 'pending'";
 
     ACCEPTED = "
         UPDATE outbox
-           SET status = 'done', delivered_at = :now, last_error = NULL,
-               broker_message_id = :broker_message_id, history_id = :history_id
-         WHERE id = :id
+           SET status = 'done', delivered_at = ?4, last_error = NULL,
+               broker_message_id = ?2, history_id = ?3
+         WHERE id = ?1
            AND status = 'inflight'";
 
     /// `claim` and `accepted` at once, for a row whose answer came before its claim was written.
     SENT = "
         UPDATE outbox
-           SET status = 'done', attempts = attempts + 1, maybe_sent = 1, delivered_at = :now,
-               last_error = NULL, broker_message_id = :broker_message_id,
-               history_id = :history_id
-         WHERE id = :id
+           SET status = 'done', attempts = attempts + 1, maybe_sent = 1, delivered_at = ?4,
+               last_error = NULL, broker_message_id = ?2,
+               history_id = ?3
+         WHERE id = ?1
            AND status = 'pending'";
 
     /// A row that does not wait on its own is due at once, whatever the clock says later.
     TRANSIENT = "
         UPDATE outbox
-           SET status = 'pending', last_error = :error,
-               next_attempt_at = COALESCE(:next_attempt_at, enqueued_at)
-         WHERE id = :id
+           SET status = 'pending', last_error = ?2,
+               next_attempt_at = COALESCE(?3, enqueued_at)
+         WHERE id = ?1
            AND status = 'inflight'";
 
     PERMANENT = "
         UPDATE outbox
-           SET status = 'dead', last_error = :error, outcome = :outcome
-         WHERE id = :id
+           SET status = 'dead', last_error = ?2, outcome = ?3
+         WHERE id = ?1
            AND status = 'inflight'";
 
     RESTART = "
         UPDATE outbox
            SET status = 'pending', next_attempt_at = enqueued_at
-         WHERE id = :id
+         WHERE id = ?1
            AND status = 'inflight'";
 
     COMMITTED = "
         UPDATE outbox
-           SET status = 'done', delivered_at = :now, last_error = NULL, outcome = NULL,
-               broker_message_id = :broker_message_id, history_id = :history_id
-         WHERE id = :id
+           SET status = 'done', delivered_at = ?4, last_error = NULL, outcome = NULL,
+               broker_message_id = ?2, history_id = ?3
+         WHERE id = ?1
            AND status = 'dead'
            AND outcome = 'unknown'";
 
@@ -80,11 +80,11 @@ statements! {
     /// the operator does not mind.
     REQUEUE = "
         UPDATE outbox
-           SET status = 'aborted', aborted_at = :now, aborted_by = :aborted_by,
-               superseded_by = :successor
-         WHERE id = :id
-           AND (   (status = 'pending' AND maybe_sent = 0 AND life = :life)
-                OR (status = 'dead'    AND (outcome <> 'unknown' OR :even_if_delivered)))";
+           SET status = 'aborted', aborted_at = ?2, aborted_by = ?3,
+               superseded_by = ?4
+         WHERE id = ?1
+           AND (   (status = 'pending' AND maybe_sent = 0 AND life = ?5)
+                OR (status = 'dead'    AND (outcome <> 'unknown' OR ?6)))";
 }
 
 /// What became of a transition.
@@ -131,7 +131,7 @@ pub fn outbox_expire_in_tx(
     why: &str,
     life: i64,
 ) -> Result<Moved, StoreError> {
-    step(tx, id, OutboxEvent::Expire, EXPIRE, &[(":error", &why), (":life", &life)])
+    step(tx, id, OutboxEvent::Expire, EXPIRE, &[&why, &life])
 }
 
 /// The broker accepted it, now or earlier.
@@ -173,17 +173,7 @@ fn delivered(
     now: UnixMs,
 ) -> Result<Moved, StoreError> {
     let broker_message_id = delivery.broker_message_id.to_string();
-    step(
-        tx,
-        id,
-        event,
-        sql,
-        &[
-            (":broker_message_id", &broker_message_id),
-            (":history_id", &delivery.history_id),
-            (":now", &now.0),
-        ],
-    )
+    step(tx, id, event, sql, &[&broker_message_id, &delivery.history_id, &now.0])
 }
 
 /// The attempt failed in a way that may pass. Without a time it does not wait on its own.
@@ -194,9 +184,7 @@ pub fn outbox_transient_in_tx(
     next_attempt_at: Option<UnixMs>,
 ) -> Result<Moved, StoreError> {
     let next_attempt_at = next_attempt_at.map(|at| at.0);
-    let parameters: &[(&str, &dyn ToSql)] =
-        &[(":error", &why), (":next_attempt_at", &next_attempt_at)];
-    step(tx, id, OutboxEvent::Transient, TRANSIENT, parameters)
+    step(tx, id, OutboxEvent::Transient, TRANSIENT, &[&why, &next_attempt_at])
 }
 
 /// The broker refused it for good, or cannot judge it any more.
@@ -206,9 +194,7 @@ pub fn outbox_permanent_in_tx(
     why: &str,
     outcome: Outcome,
 ) -> Result<Moved, StoreError> {
-    let outcome = outcome.as_str();
-    let parameters: &[(&str, &dyn ToSql)] = &[(":error", &why), (":outcome", &outcome)];
-    step(tx, id, OutboxEvent::Permanent, PERMANENT, parameters)
+    step(tx, id, OutboxEvent::Permanent, PERMANENT, &[&why, &outcome.as_str()])
 }
 
 /// The connection that carried it is gone.
@@ -233,13 +219,8 @@ pub fn outbox_requeue_in_tx(
         return Err(super::corrupt(successor.client_message_id.as_str(), what));
     }
     let (key, by) = (successor.id.to_string(), by.as_str());
-    let parameters: &[(&str, &dyn ToSql)] = &[
-        (":now", &successor.now.0),
-        (":aborted_by", &by),
-        (":successor", &key),
-        (":life", &successor.life),
-        (":even_if_delivered", &even_if_delivered),
-    ];
+    let parameters: &[&dyn ToSql] =
+        &[&successor.now.0, &by, &key, &successor.life, &even_if_delivered];
     let moved = step(tx, id, OutboxEvent::Requeue, REQUEUE, parameters)?;
     if !matches!(moved, Moved::To(_)) {
         tx.execute_batch("ROLLBACK TO requeue")?;
@@ -248,17 +229,18 @@ pub fn outbox_requeue_in_tx(
     Ok(moved)
 }
 
-/// Runs a compare-and-swap; when it changes nothing, says why. The statement names the states that
-/// the event may start from, and wherever it starts it ends in one.
+/// Runs a compare-and-swap with the id as its first parameter; when it changes nothing, says why.
+/// The statement names the states that the event may start from, and wherever it starts it ends in
+/// one.
 fn step(
     tx: &Connection,
     id: OutboxId,
     event: OutboxEvent,
     sql: &str,
-    parameters: &[(&str, &dyn ToSql)],
+    parameters: &[&dyn ToSql],
 ) -> Result<Moved, StoreError> {
     let id = id.to_string();
-    let mut all: Vec<(&str, &dyn ToSql)> = vec![(":id", &id)];
+    let mut all: Vec<&dyn ToSql> = vec![&id];
     all.extend_from_slice(parameters);
     let changed = tx.prepare_cached(sql)?.execute(all.as_slice())?;
     if changed > 0 {
@@ -273,7 +255,6 @@ fn step(
 
 fn status(tx: &Connection, id: &str) -> Result<Option<OutboxStatus>, StoreError> {
     let mut statement = tx.prepare_cached(STATUS)?;
-    let text: Option<String> =
-        statement.query_row(named_params! {":id": id}, |row| row.get(0)).optional()?;
+    let text: Option<String> = statement.query_row([id], |row| row.get(0)).optional()?;
     text.map(|text| super::status(id, &text)).transpose()
 }
