@@ -386,7 +386,7 @@ async fn claims(folder: &Path, pending: usize) -> Result<Measured> {
         let began = Instant::now();
         let claimed = engine.store().claim(claim, first).await?;
         latencies.push(micros(began));
-        anyhow::ensure!(claimed.len() == 1, "nothing was claimed");
+        anyhow::ensure!(claimed.jobs.len() == 1, "nothing was claimed");
     }
     Ok(Measured::since(start, latencies))
 }

@@ -81,11 +81,14 @@ fn parse(args: &[String]) -> Option<Command> {
         ("ci", []) => Some(Command::Ci),
         ("bench", _) => Some(Command::Bench { args: rest.to_vec() }),
         ("chaos", words) => {
-            let (words, plant) = match words {
-                [words @ .., "--plant", name] => (words, Some(Plant::parse(name)?)),
-                words => (words, None),
+            let planted = |pair: &&[&str]| pair[0] == "--plant";
+            let (plants, others): (Vec<_>, Vec<_>) = words.chunks(2).partition(planted);
+            let plant = match plants.as_slice() {
+                [] => None,
+                [[_, name]] => Some(Plant::parse(name)?),
+                _ => return None,
             };
-            let (minutes, seed) = amount_and_seed("--minutes", 1, words)?;
+            let (minutes, seed) = amount_and_seed("--minutes", 1, &others.concat())?;
             Some(Command::Chaos { minutes, seed, plant })
         }
         ("powerloss", words) => {
@@ -134,8 +137,9 @@ mod tests {
         assert_eq!(parsed("bench --quick"), Some(Command::Bench { args }));
         assert_eq!(parsed("chaos"), Some(chaos(1, None, None)));
         assert_eq!(parsed("chaos --seed 7 --minutes 30"), Some(chaos(30, Some(7), None)));
-        let planted = chaos(1, Some(2), Some(Plant::Dedupe));
-        assert_eq!(parsed("chaos --seed 2 --plant dedupe"), Some(planted));
+        for line in ["chaos --seed 2 --plant dedupe", "chaos --plant dedupe --seed 2"] {
+            assert_eq!(parsed(line), Some(chaos(1, Some(2), Some(Plant::Dedupe))), "{line}");
+        }
         let powerloss = Command::Powerloss { images: 50, seed: None };
         assert_eq!(parsed("powerloss --images 50"), Some(powerloss));
         assert_eq!(parsed("tidy"), Some(Command::Tidy));

@@ -18,9 +18,9 @@ use semel_registrar::store::Attempt as GrantUse;
 use semel_store::StoreError;
 
 pub use model::{
-    Advance, Advanced, Answering, Begin, BreakerRow, Claim, Claimed, Ended, Execution, Job, JobNo,
-    JobState, Kept, Ledger, LedgerEvent, LedgerLine, Line, List, Listed, NewJob, Pattern, Priority,
-    Reach, Source, Started, Submitted, Wrote,
+    Advance, Advanced, Answering, Begin, BreakerRow, Claim, Claimed, Claims, Ended, Execution, Job,
+    JobNo, JobState, Kept, Ledger, LedgerEvent, LedgerLine, Line, List, Listed, NewJob, Pattern,
+    Priority, Reach, Source, Started, Submitted, Wrote,
 };
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
@@ -50,8 +50,8 @@ impl Store {
     }
 
     /// Takes a job in that repeats no other, together with its first move if nobody waits before
-    /// it. Then its number is given. Nobody waits for whom the engine has room beside it, which
-    /// matters where others are being claimed meanwhile.
+    /// it. Then its number is given. Nobody waits for whom the engine has room beside it: those
+    /// are being claimed meanwhile.
     pub async fn submit_begun(
         &self,
         job: NewJob,
@@ -59,7 +59,7 @@ impl Store {
         room: usize,
     ) -> Result<(Submitted, Option<JobNo>), StoreError> {
         match self {
-            Self::Sqlite(store) => store.submit_begun(job, first).await,
+            Self::Sqlite(store) => store.submit_begun(job, first, room).await,
             Self::Postgres(store) => Box::pin(store.submit_begun(job, first, room)).await,
         }
     }
@@ -75,10 +75,16 @@ impl Store {
     }
 
     /// Claims what is due, then what waits, and makes each one's first move.
-    pub async fn claim(&self, claim: Claim, begin: Begin) -> Result<Vec<Claimed>, StoreError> {
+    pub async fn claim(&self, claim: Claim, begin: Begin) -> Result<Claims, StoreError> {
         match self {
             Self::Sqlite(store) => store.claim(claim, begin).await,
-            Self::Postgres(store) => Box::pin(store.claim(claim, begin)).await,
+            Self::Postgres(store) => {
+                let limit = claim.limit as usize;
+                let jobs = Box::pin(store.claim(claim, begin)).await?;
+                // Others claim as well: what is left is not known.
+                let left = if jobs.len() < limit { jobs.len() } else { limit.saturating_mul(2) };
+                Ok(Claims { jobs, left })
+            }
         }
     }
 

@@ -63,8 +63,10 @@ impl Move {
     fn reach(&self) -> Reach {
         let (was, state) = (&self.was, &self.advance.state);
         let held = was.held || state.held_by.is_some();
-        if held || state.completed_at.is_some() || state.expires_at != was.expires_at {
+        if held || state.failure_class.is_some() || state.expires_at != was.expires_at {
             Reach::All
+        } else if state.completed_at.is_some() {
+            Reach::End
         } else if (state.ready, state.due_at) != (was.ready, was.due_at) {
             Reach::Claim
         } else {

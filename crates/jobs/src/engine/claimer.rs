@@ -12,12 +12,12 @@ use super::runner::{self, Ride};
 use super::{Inner, Leave, Running};
 use crate::course::{Next, begin};
 use crate::limits::CLAIM_MAX;
-use crate::store::{Begin, Claim, Claimed, JobNo, NewJob, Submitted};
+use crate::store::{Begin, Claim, Claimed, Claims, JobNo, NewJob, Submitted};
 
 /// Until the engine stops.
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut failures = 0_u32;
-    // What a claim holds no submission can begin with: no more than were of use lately.
+    // What a claim holds no submission can begin with: no more than wait.
     let mut wanted = 1;
     while let Some(slots) = free_slots(&inner, wanted).await {
         let held = slots.num_permits();
@@ -25,13 +25,11 @@ pub(super) async fn run(inner: Arc<Inner>) {
         let claimed = claim(&inner, slots).await;
         inner.claiming.store(0, Ordering::Relaxed);
         match claimed {
-            Ok(0) => {
-                wanted = 1;
-                wait(&inner).await;
-            }
-            Ok(claimed) => {
-                wanted = if claimed < held { claimed } else { held.saturating_mul(2) };
-                failures = 0;
+            Ok(left) => {
+                (wanted, failures) = (left.max(1), 0);
+                if left == 0 {
+                    wait(&inner).await;
+                }
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
@@ -117,6 +115,7 @@ fn our_claim(inner: &Inner, limit: usize) -> Claim {
 /// may be run twice, and the last run counts.
 type Nexts = Arc<Mutex<Vec<(JobNo, Next)>>>;
 
+/// Says how many more wait, as far as is known.
 async fn claim(inner: &Arc<Inner>, mut slots: OwnedSemaphorePermit) -> Result<usize, StoreError> {
     let claim = our_claim(inner, slots.num_permits());
     let nexts = Nexts::default();
@@ -126,10 +125,9 @@ async fn claim(inner: &Arc<Inner>, mut slots: OwnedSemaphorePermit) -> Result<us
         sink.lock().unwrap_or_else(PoisonError::into_inner).push((kept.job.no, next));
         first.into_advance()
     });
-    let claimed = inner.parts.store.claim(claim, begin).await?;
+    let Claims { jobs, left } = inner.parts.store.claim(claim, begin).await?;
     let mut nexts = std::mem::take(&mut *nexts.lock().unwrap_or_else(PoisonError::into_inner));
-    let count = claimed.len();
-    for claimed in claimed {
+    for claimed in jobs {
         let no = claimed.advance.no;
         let place = nexts.iter().rposition(|(own, _)| *own == no);
         let next = place.map_or(Next::Over, |place| nexts.swap_remove(place).1);
@@ -139,7 +137,7 @@ async fn claim(inner: &Arc<Inner>, mut slots: OwnedSemaphorePermit) -> Result<us
             tokio::spawn(runner::run(Arc::clone(inner), ride, next));
         }
     }
-    Ok(count)
+    Ok(left)
 }
 
 /// A job was claimed; gives what runs it, if there is anything to do.

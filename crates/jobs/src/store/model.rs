@@ -389,6 +389,8 @@ pub enum Reach {
     Inside,
     /// Whether and when it may be claimed: `ready` and `due_at`.
     Claim,
+    /// That, and that it has ended.
+    End,
     /// Anything.
     All,
 }
@@ -454,6 +456,15 @@ pub struct Claimed {
     pub before: Kept,
     /// What was written.
     pub advance: Advance,
+}
+
+/// What a claim gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claims {
+    /// The jobs.
+    pub jobs: Vec<Claimed>,
+    /// How many more wait, as far as was looked.
+    pub left: usize,
 }
 
 /// What a person's word comes to, decided on what is there.

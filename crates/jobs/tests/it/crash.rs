@@ -104,7 +104,7 @@ async fn work(child: &Child) {
 }
 
 async fn claimed(store: &Store) -> Kept {
-    let claimed = store.claim(claim_of("w", 1, NOW), begin()).await.unwrap();
+    let claimed = store.claim(claim_of("w", 1, NOW), begin()).await.unwrap().jobs;
     assert_eq!(claimed[0].before.job.id, id(1));
     after(&claimed[0])
 }

@@ -125,7 +125,7 @@ impl Pair {
         let claim = claim_of(&format!("w{}", self.dice.roll(3)), limit, self.now);
         let claimed = self.both("claim", |store| {
             let claim = claim.clone();
-            async move { store.claim(claim, begin()).await }
+            async move { store.claim(claim, begin()).await.map(|claims| claims.jobs) }
         });
         for job in claimed.await {
             self.held.push(crate::support::after(&job));

@@ -148,17 +148,14 @@ pub(crate) async fn a_job_begins_as_it_comes_unless_others_wait(world: &World) {
     assert_eq!(begun(world, late, 4).await, waits, "five leases of dead workers are over");
 }
 
-/// Differs from sqlite, where nobody is being claimed meanwhile.
-#[tokio::test(flavor = "multi_thread")]
-async fn on_postgres_nobody_waits_for_whom_there_is_room() {
-    let world = on_postgres().await;
+pub(crate) async fn nobody_waits_for_whom_there_is_room(world: &World) {
     let (made, waits) = ((Submitted::Made, true), (Submitted::Made, false));
     world.made(new_job(1)).await;
     world.made(new_job(2)).await;
-    assert_eq!(begun(&world, new_job(3), 2).await, made);
-    assert_eq!(begun(&world, new_job(4), 1).await, waits);
-    assert_eq!(begun(&world, new_job(5), 2).await, waits, "three wait now");
-    let many = (10..74).map(|number| begun(&world, new_job(number), 64));
+    assert_eq!(begun(world, new_job(3), 2).await, made);
+    assert_eq!(begun(world, new_job(4), 1).await, waits);
+    assert_eq!(begun(world, new_job(5), 2).await, waits, "three wait now");
+    let many = (10..74).map(|number| begun(world, new_job(number), 64));
     assert_eq!(join_all(many).await, vec![made; 64]);
     assert_eq!(world.claim("other", 99, NOW).await.len(), 4, "only those that waited");
 }

@@ -21,6 +21,7 @@ const CASES: &[Case<World>] = cases![
     submits::only_a_failed_job_is_repeated_and_once_at_a_time,
     submits::one_bad_submission_spoils_no_other,
     submits::a_job_begins_as_it_comes_unless_others_wait,
+    submits::nobody_waits_for_whom_there_is_room,
     claims::urgent_ones_first_then_old_ones,
     claims::what_is_due_goes_before_what_waits,
     claims::a_conversation_is_served_in_order_whatever_the_priorities,

@@ -99,7 +99,7 @@ impl World {
     }
 
     pub(crate) async fn claim(&self, worker: &str, limit: u32, now: UnixMs) -> Vec<Claimed> {
-        self.store.claim(claim_of(worker, limit, now), begin()).await.unwrap()
+        self.store.claim(claim_of(worker, limit, now), begin()).await.unwrap().jobs
     }
 
     /// Ends a job that was claimed.

@@ -314,7 +314,7 @@ impl<'a> Replay<'a> {
         let first: Begin = Arc::new(move |kept, claim| {
             with_facts(&gears, |facts| begin(kept, claim, facts).0.into_advance())
         });
-        let mut claimed = self.store.claim(claim, first).await.expect("an answer");
+        let mut claimed = self.store.claim(claim, first).await.expect("an answer").jobs;
         assert_eq!(claimed.len(), 1, "one job is due");
         let claimed = claimed.remove(0);
         let mut kept = claimed.before;

@@ -33,13 +33,23 @@ statements! {
            AND status = ?2
            AND fence = ?3";
 
+    MOVE_END = "
+        UPDATE job
+           SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
+               fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
+               question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
+               started_at = ?19, ready = ?20, due_at = ?21, completed_at = ?22
+         WHERE no = ?1
+           AND status = ?2
+           AND fence = ?3";
+
     MOVE_ALL = "
         UPDATE job
            SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
                fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
                question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
-               started_at = ?19, ready = ?20, due_at = ?21, held_by = ?22, expires_at = ?23,
-               failure_class = ?24, completed_at = ?25
+               started_at = ?19, ready = ?20, due_at = ?21, completed_at = ?22, held_by = ?23,
+               expires_at = ?24, failure_class = ?25
          WHERE no = ?1
            AND status = ?2
            AND fence = ?3";
@@ -124,14 +134,15 @@ fn moved(tx: &Connection, advance: &Advance) -> Result<bool, StoreError> {
         state.started_at.map(|at| at.0),
         state.ready,
         state.due_at.map(|at| at.0),
+        state.completed_at.map(|at| at.0),
         state.held_by,
         state.expires_at.map(|at| at.0),
         state.failure_class.map(FailureClass::as_str),
-        state.completed_at.map(|at| at.0),
     ];
     let (sql, by) = match advance.reach {
         Reach::Inside => (MOVE_INSIDE, &by[..19]),
         Reach::Claim => (MOVE_CLAIM, &by[..21]),
+        Reach::End => (MOVE_END, &by[..22]),
         Reach::All => (MOVE_ALL, by),
     };
     Ok(tx.prepare_cached(sql)?.execute(by)? > 0)

@@ -9,7 +9,7 @@ use super::SqliteStore;
 use super::advance::advance_in_tx;
 use super::execution::executions;
 use super::job::by_no;
-use crate::store::{Advanced, Begin, Claim, Claimed, JobNo, Kept, corrupt};
+use crate::store::{Advanced, Begin, Claim, Claimed, Claims, JobNo, Kept, corrupt};
 
 statements! {
     DUE = "
@@ -26,7 +26,7 @@ statements! {
          ORDER BY priority, no
          LIMIT ?1";
 
-    ANY_CLAIMABLE = "
+    CLAIMABLE = "
         SELECT no
           FROM job
          WHERE due_at <= ?1
@@ -34,7 +34,7 @@ statements! {
         SELECT no
           FROM job
          WHERE ready = 1
-         LIMIT 1";
+         LIMIT ?2";
 
     RENEW = "
         UPDATE job
@@ -55,10 +55,13 @@ impl SqliteStore {
         &self,
         claim: Claim,
         begin: Begin,
-    ) -> Result<Vec<Claimed>, StoreError> {
+    ) -> Result<Claims, StoreError> {
         let write = self.sqlite.write(move |tx| {
-            let mut claimed = Vec::new();
-            for no in claimable(tx, claim.now, claim.limit)? {
+            let (mut jobs, limit) = (Vec::new(), claim.limit as usize);
+            // As many again are looked at: the next claim need not guess.
+            let found = claimable(tx, claim.now, claim.limit.saturating_mul(2))?;
+            let left = found.len().saturating_sub(limit);
+            for no in found.into_iter().take(limit) {
                 let missing = || corrupt("job", no.0, "an index names it");
                 let job = by_no(tx, no)?.ok_or_else(missing)?;
                 // One that nobody has claimed yet has begun nothing, unless another has for it.
@@ -69,9 +72,9 @@ impl SqliteStore {
                 if advance_in_tx(tx, &advance)? == Advanced::Lost {
                     return Err(corrupt("job", no.0, "it changed within a transaction"));
                 }
-                claimed.push(Claimed { before, advance });
+                jobs.push(Claimed { before, advance });
             }
-            Ok(claimed)
+            Ok(Claims { jobs, left })
         });
         write.await
     }
@@ -101,12 +104,23 @@ impl SqliteStore {
     }
 
     pub(in crate::store) async fn anything_due(&self, now: UnixMs) -> Result<bool, StoreError> {
-        self.sqlite.read(move |tx| any_claimable(tx, now)).await
+        self.sqlite.read(move |tx| Ok(count_claimable(tx, now, 1)? > 0)).await
     }
 }
 
-pub(super) fn any_claimable(tx: &Connection, now: UnixMs) -> Result<bool, StoreError> {
-    Ok(tx.prepare_cached(ANY_CLAIMABLE)?.exists([now.0])?)
+/// How many wait; no more than `most` are counted.
+pub(super) fn count_claimable(
+    tx: &Connection,
+    now: UnixMs,
+    most: usize,
+) -> Result<usize, StoreError> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let (mut statement, mut count) = (tx.prepare_cached(CLAIMABLE)?, 0);
+    let mut rows = statement.query([now.0, most])?;
+    while rows.next()?.is_some() {
+        count += 1;
+    }
+    Ok(count)
 }
 
 fn claimable(tx: &Connection, now: UnixMs, limit: u32) -> Result<Vec<JobNo>, StoreError> {

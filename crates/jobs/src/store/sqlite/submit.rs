@@ -6,7 +6,7 @@ use semel_store::{StoreError, statements};
 
 use super::SqliteStore;
 use super::advance::write_beside;
-use super::claim::any_claimable;
+use super::claim::count_claimable;
 use super::job::{by_no, no_of};
 use super::row::{Id, id_of, key};
 use crate::gear::FailureClass;
@@ -63,15 +63,16 @@ impl SqliteStore {
         &self,
         job: NewJob,
         mut first: Advance,
+        room: usize,
     ) -> Result<(Submitted, Option<JobNo>), StoreError> {
-        self.sqlite.write(move |tx| submit_in_tx(tx, &job, Some(&mut first))).await
+        self.sqlite.write(move |tx| submit_in_tx(tx, &job, Some((&mut first, room)))).await
     }
 }
 
 fn submit_in_tx(
     tx: &Connection,
     job: &NewJob,
-    first: Option<&mut Advance>,
+    first: Option<(&mut Advance, usize)>,
 ) -> Result<(Submitted, Option<JobNo>), StoreError> {
     if let Some(there) = there(tx, job)? {
         return Ok((there, None));
@@ -91,7 +92,9 @@ fn submit_in_tx(
         None => false,
     };
     match first {
-        Some(first) if !before && !any_claimable(tx, job.now)? => {
+        Some((first, room))
+            if !before && count_claimable(tx, job.now, room.saturating_add(1))? <= room =>
+        {
             insert(tx, job, &first.state)?;
             first.no = JobNo(tx.last_insert_rowid());
             write_beside(tx, first)?;
