@@ -22,6 +22,7 @@ pub mod part;
 pub mod problem;
 pub mod route;
 pub mod schema;
+mod to_its_end;
 
 pub mod limits;
 
@@ -52,6 +53,7 @@ use self::metrics::Metrics;
 use self::part::Part;
 use self::problem::Problem;
 use self::route::{Request, Verb};
+use self::to_its_end::ToItsEnd;
 
 /// How the API is kept (daemon.md, "Limits" and "Configuration keys").
 #[derive(Debug, Clone)]
@@ -269,12 +271,7 @@ async fn respond(
     let answering = part.handle(call.number, Request { door, id, headers, query, body }, place);
     let reply = match facts.verb {
         Verb::Get => answering.await?,
-        // In a task of its own: hyper drops us when the caller goes away, and what has begun to be
-        // done is done to its end (traps.md 49).
-        Verb::Post | Verb::Delete => match tokio::spawn(answering).await {
-            Ok(reply) => reply?,
-            Err(_) => return Err(Problem::new(Code::InternalError, "the call was cut short")),
-        },
+        Verb::Post | Verb::Delete => ToItsEnd::new(answering).await?,
     };
     Ok(reply.into_response())
 }

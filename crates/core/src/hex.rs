@@ -33,15 +33,24 @@ impl<const N: usize> Hex<N> {
 
 /// Any bytes as lower-case digits.
 pub fn text(bytes: &[u8]) -> String {
-    let mut digits = vec![0; bytes.len() * 2];
-    for (pair, byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
-        *pair = [byte >> 4, byte & 0xf].map(|nibble| DIGITS[usize::from(nibble)]);
+    let mut digits = Vec::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        digits.extend_from_slice(&PAIRS[usize::from(*byte)]);
     }
     // Digits are text.
     String::from_utf8(digits).unwrap_or_default()
 }
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
+/// Every byte as its two digits.
+const PAIRS: [[u8; 2]; 256] = {
+    let digits = b"0123456789abcdef";
+    let (mut pairs, mut byte) = ([[0; 2]; 256], 0);
+    while byte < 256 {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 0xf]];
+        byte += 1;
+    }
+    pairs
+};
 
 fn nibble(digit: u8) -> Option<u8> {
     match digit {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::ws::{Message, WebSocket};
 use futures_util::StreamExt;
 use futures_util::stream::SplitStream;
+use semel_core::id::ClientMessageId;
 use semel_core::max_age::DedupeWindow;
 use semel_wire::features::{Dedupe, MaxPayload, Offer};
 use semel_wire::frame::{
@@ -12,7 +13,7 @@ use semel_wire::frame::{
     ResolvedItem, SendFrame, Verdict,
 };
 use semel_wire::limits::frame_bytes_max;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{Connection, End, answer, request};
 use crate::accept::DedupeMode;
@@ -26,10 +27,17 @@ struct Reader<'a> {
     connection: &'a Connection,
     /// Places for sends that are not answered yet.
     in_flight: Arc<Semaphore>,
-    /// A send that cannot be answered ends the connection from the task that waits for it.
-    doomed: mpsc::Sender<End>,
+    /// Sends that are to be answered, no more than there are places.
+    awaited: mpsc::UnboundedSender<Awaited>,
     acked: &'a mpsc::Sender<i64>,
     signals: Signals<'a>,
+}
+
+/// A send that was handed in.
+struct Awaited {
+    id: ClientMessageId,
+    answer: oneshot::Receiver<Answer>,
+    _place: OwnedSemaphorePermit,
 }
 
 /// What the reader tells the other parts.
@@ -50,7 +58,9 @@ pub(super) async fn run(
     let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
     let in_flight = Arc::new(Semaphore::new(SENDS_IN_FLIGHT_MAX as usize));
     let (doomed, mut doom) = mpsc::channel(1);
-    let reader = Reader { connection, in_flight, doomed, acked, signals };
+    let (awaited, answering) = mpsc::unbounded_channel();
+    drop(tokio::spawn(answer_all(answering, connection.outbound.clone(), doomed)));
+    let reader = Reader { connection, in_flight, awaited, acked, signals };
     let mut draining = std::pin::pin!(draining(connection));
     loop {
         let message = tokio::select! {
@@ -132,30 +142,38 @@ impl Reader<'_> {
         connection.outbound.send(answer).await.map_err(|_| End::Gone)
     }
 
-    /// Hands a send in before the next frame is read, and waits for its answer beside.
+    /// Hands a send in before the next frame is read; its answer is waited for beside.
     async fn submit(&self, frame: SendFrame) {
         let connection = self.connection;
         let Ok(place) = Arc::clone(&self.in_flight).acquire_owned().await else { return };
-        let outbound = connection.outbound.clone();
         let id = frame.client_message_id.clone();
         let (item, enqueued_at) = match answer::item(connection, frame) {
             Ok(item) => item,
             Err(refused) => {
-                let _ = outbound.send(FromBroker::SendResult(*refused)).await;
+                let _ = connection.outbound.send(FromBroker::SendResult(*refused)).await;
                 return;
             }
         };
         let pipeline = &connection.broker.pipeline;
-        let waiting = pipeline.submit(&connection.mesh, item, enqueued_at).await;
-        let doomed = self.doomed.clone();
-        drop(tokio::spawn(async move {
-            let answer = waiting.await.unwrap_or(Answer::Close);
-            match answer::result(id, answer) {
-                Ok(result) => drop(outbound.send(FromBroker::SendResult(result)).await),
-                Err(end) => drop(doomed.send(end).await),
-            }
-            drop(place);
-        }));
+        let answer = pipeline.submit(&connection.mesh, item, enqueued_at).await;
+        // Only a runtime that ends has nobody who answers.
+        let _ = self.awaited.send(Awaited { id, answer, _place: place });
+    }
+}
+
+/// Answers one after the other, also when nobody reads any more: a lane decides sends in the order
+/// in which they come, and those that share a transaction wake one task once. A send that cannot be
+/// answered ends the connection.
+async fn answer_all(
+    mut answering: mpsc::UnboundedReceiver<Awaited>,
+    outbound: mpsc::Sender<FromBroker>,
+    doomed: mpsc::Sender<End>,
+) {
+    while let Some(Awaited { id, answer, _place }) = answering.recv().await {
+        match answer::result(id, answer.await.unwrap_or(Answer::Close)) {
+            Ok(result) => drop(outbound.send(FromBroker::SendResult(result)).await),
+            Err(end) => drop(doomed.send(end).await),
+        }
     }
 }
 
