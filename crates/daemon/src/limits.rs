@@ -60,7 +60,7 @@ pub const INDEX_MAX: i64 = 1024;
 /// How long new messages wait to be made searchable together. A search does not wait for it.
 pub const INDEX_LINGER: Duration = Duration::from_millis(500);
 
-/// So many marks are worth a commit of their own.
+/// So many marks are written at once, and are worth a commit of their own after a moment.
 pub const MARKS_HURRY: usize = WINDOW / 2;
 
 /// How long a mark waits for company: a claim usually meets its answer, and both are one write.

@@ -186,13 +186,21 @@ async fn linger(batch: &mut Vec<Mark>, marks: &mut mpsc::Receiver<Mark>) {
 }
 
 fn hurried(marks: &[Mark]) -> bool {
-    marks.len() >= MARKS_HURRY || marks.iter().any(|mark| !mark.change.can_wait())
+    are_many(marks) || are_awaited(marks)
+}
+
+fn are_many(marks: &[Mark]) -> bool {
+    marks.len() >= MARKS_HURRY
+}
+
+fn are_awaited(marks: &[Mark]) -> bool {
+    marks.iter().any(|mark| !mark.change.can_wait())
 }
 
 /// What is written now, and the claims that wait for their answers in the next batch, once: a
 /// claim and its answer are one write. Where somebody waits for a mark, everything is.
 fn split(held: Vec<Mark>, new: Vec<Mark>) -> (Vec<Mark>, Vec<Mark>) {
-    let crowded = new.len() >= MARKS_HURRY && new.iter().all(|mark| mark.change.can_wait());
+    let crowded = are_many(&new) && !are_awaited(&new);
     let answered: HashSet<OutboxId> = match crowded {
         true => new.iter().filter(|mark| mark.change != Change::Claimed).map(|m| m.id).collect(),
         false => HashSet::new(),
@@ -230,8 +238,8 @@ async fn write(
     outbox.admit_lost_marks().await?;
     let (marks, now, life) = (Arc::clone(marks), clock.wall(), outbox.life());
     let returning = Arc::clone(returning);
-    let hurried = hurried(&marks) || !returning.is_empty();
-    let many = marks.len() + returning.len();
+    let are_awaited = are_awaited(&marks) || !returning.is_empty();
+    let (many, are_many) = (marks.len() + returning.len(), are_many(&marks));
     let write = move |tx: &Tx<'_>| {
         let mut died = Vec::new();
         for id in returning.iter() {
@@ -243,10 +251,10 @@ async fn write(
         }
         Ok(died)
     };
-    if hurried {
-        outbox.sqlite.write_for(many, write).await
-    } else {
-        outbox.sqlite.write_along(write).await
+    match (are_awaited, are_many) {
+        (true, _) => outbox.sqlite.write_for(many, write).await,
+        (false, true) => outbox.sqlite.write_much_along(write).await,
+        (false, false) => outbox.sqlite.write_along(write).await,
     }
 }
 

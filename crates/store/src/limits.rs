@@ -11,6 +11,9 @@ pub const GROUP_MAX: usize = 512;
 /// How long a write that rides along waits for company before it is committed alone.
 pub const RIDE_WAIT: Duration = Duration::from_millis(50);
 
+/// How long much work that nobody waits for waits for a commit of somebody who does.
+pub const MUCH_WAITS: Duration = Duration::from_millis(1);
+
 /// Pages of the log after which it is copied into the file, to be written over from its start.
 pub const LOG_PAGES: i64 = 1000;
 

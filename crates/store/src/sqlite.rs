@@ -26,6 +26,7 @@ use crate::{OpenError, StoreError, limits};
 pub use job::{Sequence, Tx};
 use lane::Lane;
 pub use lock::Alone;
+use queue::Urgency;
 use writer::{How, Writer};
 
 /// Called on the writer's thread when a COMMIT's outcome is unknown, before anybody is answered.
@@ -241,7 +242,20 @@ impl Sqlite {
         F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write_along(f)
+        self.writer.write_along(Urgency::Riding, f)
+    }
+
+    /// The same for much work: it is committed alone after a moment, so that whoever brings more of
+    /// it is not held up.
+    pub fn write_much_along<T, F>(
+        &self,
+        f: F,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
+    where
+        F: FnMut(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.writer.write_along(Urgency::Shortly, f)
     }
 
     /// Hands in a write that nobody waits for. It goes along with the next commit, or is committed

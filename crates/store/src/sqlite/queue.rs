@@ -1,7 +1,7 @@
 //! The queue in front of a database thread: bounded, filled from async code, drained by threads.
 //!
 //! A plain lock and a condition variable instead of a channel, because the writer wants *all* that
-//! waits at once, and wants to linger when only riders wait.
+//! waits at once, and to know whether anybody waits for any of it.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,13 @@ use tokio::sync::{Notify, Semaphore};
 use crate::{StoreError, limits};
 
 /// Whether an item is worth a commit of its own, now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
-    Awaited,
+    /// After a while.
     Riding,
+    /// After a moment: it is much, though nobody waits for it.
+    Shortly,
+    Awaited,
 }
 
 pub(super) struct Queue<Item> {
@@ -29,10 +32,12 @@ pub(super) struct Queue<Item> {
 
 struct State<Item> {
     items: VecDeque<Item>,
-    /// Whether any of the items is awaited.
-    urgent: bool,
+    /// Of the most urgent item.
+    urgency: Urgency,
     /// Threads that sleep until something is worth doing.
     parked: usize,
+    /// What is not more urgent than this does not wake who lingers.
+    woken_above: Option<Urgency>,
     open: bool,
     threads: usize,
 }
@@ -42,8 +47,9 @@ impl<Item> Queue<Item> {
         Self {
             state: Mutex::new(State {
                 items: VecDeque::new(),
-                urgent: false,
+                urgency: Urgency::Riding,
                 parked: 0,
+                woken_above: None,
                 open: true,
                 threads,
             }),
@@ -77,10 +83,12 @@ impl<Item> Queue<Item> {
             return Err(StoreError::Stopped);
         }
         state.items.push_back(item);
-        state.urgent |= urgency == Urgency::Awaited;
-        // A rider needs no wake-up while another one is already being waited for: it would only
-        // cut that wait short.
-        let worth_waking = urgency == Urgency::Awaited || state.items.len() == 1;
+        state.urgency = state.urgency.max(urgency);
+        let worth_waking = match state.woken_above {
+            Some(other) => urgency > other,
+            // A rider needs no wake-up while another item is there: that one has caused it.
+            None => urgency == Urgency::Awaited || state.items.len() == 1,
+        };
         if worth_waking && state.parked > 0 {
             self.wake.notify_one();
         }
@@ -102,46 +110,62 @@ impl<Item> Queue<Item> {
         }
     }
 
-    /// Sleeps until something is worth a commit and takes up to `max` items. When only riders
-    /// wait it lingers for `ride_wait` first. `false` once the queue is closed and empty.
-    pub(super) fn drain(&self, into: &mut VecDeque<Item>, max: usize, ride_wait: Duration) -> bool {
+    /// Sleeps until an item is there and takes up to `max`; says how urgent they are. `None` once
+    /// the queue is closed and empty.
+    pub(super) fn drain(&self, into: &mut VecDeque<Item>, max: usize) -> Option<Urgency> {
+        self.look_around(|state| !state.items.is_empty());
+        let mut state = self.lock();
+        while state.items.is_empty() {
+            if !state.open {
+                return None;
+            }
+            state = self.park(state);
+        }
+        Some(self.take(&mut state, into, max))
+    }
+
+    /// Sleeps until something more urgent than this waits, but not longer than so; says whether it
+    /// does.
+    pub(super) fn linger(&self, than: Urgency, patience: Duration) -> bool {
+        self.look_around(|state| state.urgency > than);
+        let mut state = self.lock();
+        let mut is_over = false;
+        while state.urgency <= than && state.open && !is_over {
+            state.woken_above = Some(than);
+            state.parked += 1;
+            let waited = self.wake.wait_timeout(state, patience);
+            let (woken, time) = waited.unwrap_or_else(PoisonError::into_inner);
+            (state, is_over) = (woken, time.timed_out());
+            state.parked -= 1;
+            state.woken_above = None;
+        }
+        state.urgency > than
+    }
+
+    /// Lets others run for a moment, until there is something to do.
+    fn look_around(&self, is_enough: impl Fn(&State<Item>) -> bool) {
         for _ in 0..limits::YIELDS_BEFORE_SLEEP {
-            if self.len() > 0 {
+            if is_enough(&self.lock()) {
                 break;
             }
             std::thread::yield_now();
         }
-        let mut state = self.lock();
-        while state.items.is_empty() {
-            if !state.open {
-                return false;
-            }
-            state = self.park(state);
-        }
-        if !state.urgent && state.open {
-            state.parked += 1;
-            let waited = self.wake.wait_timeout(state, ride_wait);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            state.parked -= 1;
-        }
-        self.take(&mut state, into, max);
-        true
     }
 
-    /// Takes up to `max` more items without sleeping; says whether there were any.
-    pub(super) fn drain_more(&self, into: &mut VecDeque<Item>, max: usize) -> bool {
+    /// Takes up to `max` more items without sleeping; `None` if there are none.
+    pub(super) fn drain_more(&self, into: &mut VecDeque<Item>, max: usize) -> Option<Urgency> {
         let mut state = self.lock();
-        let before = into.len();
-        self.take(&mut state, into, max);
-        into.len() > before
+        (!state.items.is_empty()).then(|| self.take(&mut state, into, max))
     }
 
-    fn take(&self, state: &mut State<Item>, into: &mut VecDeque<Item>, max: usize) {
+    fn take(&self, state: &mut State<Item>, into: &mut VecDeque<Item>, max: usize) -> Urgency {
+        let urgency = state.urgency;
         let count = state.items.len().min(max);
         into.extend(state.items.drain(..count));
         // What stays behind has waited for a whole group: no lingering for it.
-        state.urgent = !state.items.is_empty();
+        state.urgency = if state.items.is_empty() { Urgency::Riding } else { Urgency::Awaited };
         self.places.add_permits(count);
+        urgency
     }
 
     fn park<'a>(&self, mut state: MutexGuard<'a, State<Item>>) -> MutexGuard<'a, State<Item>> {

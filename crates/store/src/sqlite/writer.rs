@@ -23,7 +23,7 @@ use super::group::{Group, Lost, Statements};
 use super::job::{Awaited, Job, Place, Riding, Sequence, Tx, cause};
 use super::queue::{Queue, Urgency};
 use super::{OnUncertain, SqliteOptions, log};
-use crate::StoreError;
+use crate::{StoreError, limits};
 
 pub(super) struct Writer {
     queue: Arc<Queue<Box<dyn Job>>>,
@@ -97,6 +97,7 @@ impl Writer {
 
     pub(super) fn write_along<T, F>(
         &self,
+        urgency: Urgency,
         f: F,
     ) -> impl Future<Output = Result<T, StoreError>> + Send + use<'_, T, F>
     where
@@ -106,7 +107,7 @@ impl Writer {
         let ((reply, answer), then) = (oneshot::channel(), |_: &T| {});
         let job: Box<dyn Job> = Box::new(Awaited { f, place: None, then, result: None, reply });
         async move {
-            self.queue.push(job, Urgency::Riding).await?;
+            self.queue.push(job, urgency).await?;
             answer.await.map_err(|_| StoreError::Stopped)?
         }
     }
@@ -156,9 +157,9 @@ impl Thread {
             Err(error) => return self.stop(cause(&error), Vec::new()),
         };
         let mut waiting = VecDeque::with_capacity(self.group_max);
-        while self.queue.drain(&mut waiting, self.group_max, self.ride_wait) {
+        while let Some(urgency) = self.queue.drain(&mut waiting, self.group_max) {
             let mut group = Group::new(connection, &mut statements);
-            let outcome = self.commit(&mut group, &mut waiting);
+            let outcome = self.commit(&mut group, &mut waiting, urgency);
             let jobs = group.into_jobs().chain(waiting.drain(..));
             match outcome {
                 Ok(()) => {
@@ -176,10 +177,14 @@ impl Thread {
     }
 
     /// One transaction. On `Ok` every job of the group may be answered and `waiting` is empty.
+    ///
+    /// Riders are run while nobody waits, and the transaction then stays open for somebody who
+    /// does: who is in a hurry finds their work done.
     fn commit(
         &self,
         group: &mut Group<'_, '_>,
         waiting: &mut VecDeque<Box<dyn Job>>,
+        mut urgency: Urgency,
     ) -> Result<(), Lost> {
         group.begin()?;
         loop {
@@ -187,9 +192,28 @@ impl Thread {
                 group.add(job, self.rows_max)?;
             }
             let room = self.group_max.saturating_sub(group.len());
-            if room == 0 || !self.queue.drain_more(waiting, room) {
+            if room == 0 {
                 return group.commit();
             }
+            match (self.queue.drain_more(waiting, room), self.patience(urgency)) {
+                (Some(more), _) => urgency = urgency.max(more),
+                (None, None) => return group.commit(),
+                (None, Some(patience)) => {
+                    if !self.queue.linger(urgency, patience) {
+                        // What came to ride meanwhile still does.
+                        urgency = Urgency::Awaited;
+                    }
+                }
+            }
+        }
+    }
+
+    /// How long a transaction stays open for more; not at all once somebody waits.
+    fn patience(&self, urgency: Urgency) -> Option<Duration> {
+        match urgency {
+            Urgency::Riding => Some(self.ride_wait),
+            Urgency::Shortly => Some(self.ride_wait.min(limits::MUCH_WAITS)),
+            Urgency::Awaited => None,
         }
     }
 
