@@ -35,6 +35,11 @@ impl Meta {
     pub fn as_str(&self) -> &str {
         &self.canonical
     }
+
+    /// The text itself.
+    pub fn into_string(self) -> String {
+        self.canonical
+    }
 }
 
 #[cfg(test)]

@@ -78,6 +78,11 @@ impl Destination {
     pub fn reference(&self) -> &str {
         &self.reference
     }
+
+    /// The name or key, without a copy.
+    pub fn into_reference(self) -> String {
+        self.reference
+    }
 }
 
 /// A send, checked field by field.

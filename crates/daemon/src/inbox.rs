@@ -147,8 +147,7 @@ impl Inbox {
     pub fn announce(self: &Arc<Self>, kind: EventKind, data: &Value) {
         let (now, data, inbox) = (self.clock.wall(), data.to_string(), Arc::clone(self));
         drop(tokio::spawn(async move {
-            let noted =
-                inbox.sqlite.write(move |tx| event::add_in_tx(tx, kind, None, &data, now)).await;
+            let noted = inbox.sqlite.write(move |tx| event::add_in_tx(tx, kind, &data, now)).await;
             match noted {
                 Ok(()) => inbox.changed(),
                 Err(error) => tracing::warn!(error = error.chain(), "an event was not noted"),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::envelope::Destination;
+use semel_core::fingerprint::Fingerprint;
 use semel_core::id::{ClientMessageId, InstanceId, OutboxId};
 use semel_core::mint::IdMint;
 use semel_core::refusal::Refusal;
@@ -95,19 +96,30 @@ impl Drop for Retiring {
 /// New rows, for a sender that has seen all others.
 pub(crate) struct Fresh {
     /// In the order in which they are sent.
-    pub(crate) rows: Handover<(i64, OutboxId), Due>,
+    pub(crate) rows: Handover<(i64, OutboxId), FreshRow>,
     /// There are some.
     pub(crate) wake: Notify,
     /// Something is due that was not handed over.
     pub(crate) look: Notify,
 }
 
+/// A row that was just inserted, and its fingerprint. The writer, for whom others wait, only hands
+/// it on.
+pub(crate) struct FreshRow(Arc<NewOutboxRow>, Fingerprint);
+
+impl FreshRow {
+    /// As it would be read.
+    pub(crate) fn into_due(self) -> Option<Due> {
+        Due::fresh(Arc::unwrap_or_clone(self.0), self.1)
+    }
+}
+
 impl Fresh {
-    fn accepted(&self, new: &NewOutboxRow, accepted: &Accepted) {
-        if let (Accepted::Inserted { fingerprint }, Ok(destination)) = (accepted, &new.resolved) {
+    fn accepted(&self, new: Arc<NewOutboxRow>, accepted: &Accepted) {
+        if let Accepted::Inserted { fingerprint } = accepted {
             let key = (new.draft.priority.rank(), new.id);
             let bytes = new.draft.body.len() + new.draft.meta.as_str().len();
-            self.rows.offer(key, bytes, || Due::fresh(new, destination, *fingerprint));
+            self.rows.offer(key, bytes, || FreshRow(new, *fingerprint));
             self.wake.notify_one();
         }
     }
@@ -236,10 +248,10 @@ impl Outbox {
             return Ok(SendAnswer { client_message_id, outbox_id, accepted });
         }
         let (new, fresh) = (Arc::new(new), Arc::clone(&self.fresh));
-        let same = Arc::clone(&new);
+        let (same, fingerprint) = (Arc::clone(&new), new.fingerprint());
         let write = self.sqlite.write_then(
-            move |tx| outbox_accept_in_tx(tx, &new),
-            move |accepted| fresh.accepted(&same, accepted),
+            move |tx| outbox_accept_in_tx(tx, &new, fingerprint),
+            move |accepted| fresh.accepted(same, accepted),
         );
         let accepted = write.await?;
         if matches!(accepted, Accepted::Inserted { .. }) {

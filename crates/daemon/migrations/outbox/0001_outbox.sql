@@ -1,6 +1,8 @@
 -- Lists of words are written with OR: for IN with more than two, SQLite makes a table of its own each
 -- time that it checks one row.
 
+-- It has a rowid, though it has a key: without one, SQLite keeps whole rows in the inner pages of
+-- their tree, and payloads are too long for that.
 CREATE TABLE outbox (
     id                  TEXT    NOT NULL PRIMARY KEY,
     client_message_id   TEXT    NOT NULL UNIQUE,
@@ -57,7 +59,7 @@ CREATE TABLE outbox (
         CHECK ((status = 'aborted') = (aborted_at IS NOT NULL)
            AND (status = 'aborted') = (aborted_by IS NOT NULL)
            AND (status = 'aborted') = (superseded_by IS NOT NULL))
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- What is sent next, and what is too old to be sent: ids are in the order of accept.
 CREATE INDEX outbox_claim ON outbox (priority, id) WHERE status = 'pending';

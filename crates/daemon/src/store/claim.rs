@@ -133,24 +133,20 @@ pub struct Due {
 }
 
 impl Due {
-    /// A row that was just inserted, as it would be read.
-    pub(crate) fn fresh(
-        new: &NewOutboxRow,
-        destination: &Destination,
-        request_fingerprint: Fingerprint,
-    ) -> Self {
-        Self {
+    /// A row that was just inserted, as it would be read; nothing of one without a destination.
+    pub(crate) fn fresh(new: NewOutboxRow, request_fingerprint: Fingerprint) -> Option<Self> {
+        Some(Self {
             id: new.id,
-            client_message_id: new.client_message_id.clone(),
+            client_message_id: new.client_message_id,
             request_fingerprint,
-            body: new.draft.body.clone(),
-            meta: new.draft.meta.as_str().to_owned(),
-            reply_to_id: new.draft.reply_to_id.clone(),
-            destination: destination.clone(),
+            body: new.draft.body,
+            meta: new.draft.meta.into_string(),
+            reply_to_id: new.draft.reply_to_id,
+            destination: new.resolved.ok()?,
             priority: new.draft.priority,
             enqueued_at: new.now,
             attempts: 0,
-        }
+        })
     }
 }
 

@@ -10,8 +10,15 @@ use super::inbox::{self, Message};
 
 statements! {
     ADD = "
+        INSERT INTO event (at, kind, data)
+        VALUES (?1, ?2, ?3)";
+
+    ADD_ARRIVED = "
         INSERT INTO event (at, kind, inbox_id, data)
-        VALUES (?1, ?2, ?3, ?4)";
+        SELECT ?1, ?2, id, ''
+          FROM inbox
+         WHERE id >= ?3
+         ORDER BY id";
 
     AFTER = "
         SELECT event.id, event.at, event.kind, event.data,
@@ -79,11 +86,17 @@ pub struct Event {
 pub fn add_in_tx(
     tx: &Connection,
     kind: EventKind,
-    inbox_id: Option<i64>,
     data: &str,
     now: UnixMs,
 ) -> Result<(), StoreError> {
-    tx.prepare_cached(ADD)?.execute(params![now.0, kind.as_str(), inbox_id, data])?;
+    tx.prepare_cached(ADD)?.execute(params![now.0, kind.as_str(), data])?;
+    Ok(())
+}
+
+/// Notes the arrival of every message from this one on.
+pub fn add_arrived_in_tx(tx: &Connection, first: i64, now: UnixMs) -> Result<(), StoreError> {
+    let kind = EventKind::Message.as_str();
+    tx.prepare_cached(ADD_ARRIVED)?.execute(params![now.0, kind, first])?;
     Ok(())
 }
 

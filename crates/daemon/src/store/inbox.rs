@@ -7,7 +7,7 @@ use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, UuidId};
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
-use super::event::{self, EventKind};
+use super::event;
 use crate::limits::{READERS_MAX, ROW_BYTES};
 
 statements! {
@@ -238,7 +238,7 @@ pub fn receive_in_tx(
     now: UnixMs,
     way: Way,
 ) -> Result<Vec<DestinationKind>, StoreError> {
-    let mut new = Vec::new();
+    let (mut new, mut first) = (Vec::new(), None);
     let (mut key, mut insert) = (tx.prepare_cached(KEY)?, tx.prepare_cached(INSERT)?);
     for message in arrived {
         let sender = message.sender_member_id.as_uuid().into_bytes();
@@ -264,9 +264,10 @@ pub fn receive_in_tx(
             message.accepted_at.0,
             now.0,
         ])?;
-        if way == Way::Live {
-            event::add_in_tx(tx, EventKind::Message, Some(tx.last_insert_rowid()), "", now)?;
-        }
+        first.get_or_insert_with(|| tx.last_insert_rowid());
+    }
+    if let (Some(first), Way::Live) = (first, way) {
+        event::add_arrived_in_tx(tx, first, now)?;
     }
     Ok(new)
 }

@@ -125,6 +125,13 @@ pub struct NewOutboxRow {
     pub now: UnixMs,
 }
 
+impl NewOutboxRow {
+    /// Its fingerprint, if there is somewhere to send it.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        self.resolved.as_ref().ok().map(|destination| self.draft.fingerprint(destination))
+    }
+}
+
 /// What the row under an id says to somebody who sends it again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundRow {
@@ -190,10 +197,15 @@ pub enum Accepted {
 }
 
 /// Inserts where there is no row, and applies the table of mesh.md §5 where there is one. Most
-/// sends are new, so the insert comes first: it says by itself whether the id is taken.
-pub fn outbox_accept_in_tx(tx: &Connection, new: &NewOutboxRow) -> Result<Accepted, StoreError> {
-    if let Ok(destination) = &new.resolved
-        && let Some(fingerprint) = outbox_insert_in_tx(tx, new, destination)?
+/// sends are new, so the insert comes first: it says by itself whether the id is taken. The
+/// fingerprint is the new row's own: whoever waits for the writer need not wait for it too.
+pub fn outbox_accept_in_tx(
+    tx: &Connection,
+    new: &NewOutboxRow,
+    fingerprint: Option<Fingerprint>,
+) -> Result<Accepted, StoreError> {
+    if let (Ok(destination), Some(fingerprint)) = (&new.resolved, fingerprint)
+        && outbox_insert_in_tx(tx, new, destination, fingerprint)?
     {
         return Ok(Accepted::Inserted { fingerprint });
     }
@@ -225,14 +237,14 @@ pub fn outbox_find_in_tx(
     found.transpose()
 }
 
-/// Nothing when the id is taken.
+/// `false` when the id is taken.
 fn outbox_insert_in_tx(
     tx: &Connection,
     new: &NewOutboxRow,
     destination: &Destination,
-) -> Result<Option<Fingerprint>, StoreError> {
+    fingerprint: Fingerprint,
+) -> Result<bool, StoreError> {
     let draft = &new.draft;
-    let fingerprint = draft.fingerprint(destination);
     let inserted = tx.prepare_cached(INSERT)?.execute(params![
         new.id.to_string(),
         new.client_message_id.as_str(),
@@ -248,7 +260,7 @@ fn outbox_insert_in_tx(
         new.life,
         draft.mentions_given,
     ])?;
-    Ok((inserted == 1).then_some(fingerprint))
+    Ok(inserted == 1)
 }
 
 /// What makes a row impossible.

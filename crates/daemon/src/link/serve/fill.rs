@@ -73,7 +73,7 @@ impl Serving {
             return;
         };
         self.look = if fresh.more { Look::Fresh } else { Look::Nowhere };
-        for (_, row) in fresh.rows {
+        for row in fresh.rows.into_iter().filter_map(|(_, row)| row.into_due()) {
             self.send(link, row, now).await;
         }
     }
@@ -172,7 +172,7 @@ fn send_frame(row: Due) -> SendFrame {
     SendFrame {
         client_message_id: row.client_message_id,
         destination_kind: row.destination.kind(),
-        destination_ref: row.destination.reference().to_owned(),
+        destination_ref: row.destination.into_reference(),
         reply_to_id: row.reply_to_id,
         priority: row.priority,
         meta: row.meta,

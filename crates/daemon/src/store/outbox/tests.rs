@@ -55,7 +55,7 @@ impl Fixture {
     fn row_in(&self, status: OutboxStatus, client_message_id: &str) -> OutboxId {
         let row = self.new_row(client_message_id, "hello");
         let (c, id) = (&self.connection, row.id);
-        assert!(matches!(outbox_accept_in_tx(c, &row).unwrap(), Accepted::Inserted { .. }));
+        assert!(matches!(accept(c, &row).unwrap(), Accepted::Inserted { .. }));
         match status {
             OutboxStatus::Pending => {}
             OutboxStatus::Inflight => assert_moved(outbox_claim_in_tx(c, id)),
@@ -99,6 +99,10 @@ fn delivery() -> Delivery {
     Delivery { broker_message_id: BrokerMessageId::parse(id).unwrap(), history_id: Some(7) }
 }
 
+fn accept(tx: &Connection, new: &NewOutboxRow) -> Result<Accepted, StoreError> {
+    outbox_accept_in_tx(tx, new, new.fingerprint())
+}
+
 fn requeue(tx: &Connection, id: OutboxId, successor: &NewOutboxRow) -> Result<Moved, StoreError> {
     let destination = successor.resolved.clone().unwrap();
     outbox_requeue_in_tx(tx, id, successor, &destination, AbortedBy::Operator, false)
@@ -122,7 +126,7 @@ fn every_row_of_the_accept_table_against_the_database() {
                 Compared::Differs => "something else",
             };
             let again = fixture.new_row("deploy-1", message);
-            let answer = outbox_accept_in_tx(&fixture.connection, &again).unwrap();
+            let answer = accept(&fixture.connection, &again).unwrap();
             let Accepted::Found { accept, row, .. } = answer else { panic!("{answer:?}") };
             assert_eq!(accept, outbox_accept(Some(*status), *compared));
             assert_eq!((row.id, row.status), (id, *status));
@@ -133,7 +137,7 @@ fn every_row_of_the_accept_table_against_the_database() {
     }
     let fixture = Fixture::new();
     let new = fixture.new_row("deploy-1", "hello");
-    let answer = outbox_accept_in_tx(&fixture.connection, &new).unwrap();
+    let answer = accept(&fixture.connection, &new).unwrap();
     assert!(matches!(answer, Accepted::Inserted { .. }), "{answer:?}");
     let found = outbox_find_in_tx(&fixture.connection, &new.client_message_id).unwrap().unwrap();
     assert_eq!((found.id, found.status), (new.id, OutboxStatus::Pending));
@@ -297,27 +301,27 @@ fn a_retry_in_the_same_words_is_compared_under_what_they_meant_first() {
     let key = |digit: &str| Destination::new(DestinationKind::Dm, digit.repeat(64)).unwrap();
     let mut first = fixture.new_row("deploy-1", "hello");
     (first.to_given, first.resolved) = ("@bob".to_owned(), Ok(key("a")));
-    assert!(matches!(outbox_accept_in_tx(tx, &first).unwrap(), Accepted::Inserted { .. }));
-    let accept = |new: &NewOutboxRow| match outbox_accept_in_tx(tx, new).unwrap() {
+    assert!(matches!(accept(tx, &first).unwrap(), Accepted::Inserted { .. }));
+    let found = |new: &NewOutboxRow| match accept(tx, new).unwrap() {
         Accepted::Found { accept, .. } => accept,
         other @ (Accepted::Inserted { .. } | Accepted::Unresolved(_)) => panic!("{other:?}"),
     };
     // Bob has another key now, or is gone: the words are the same.
     let renamed = NewOutboxRow { resolved: Ok(key("b")), ..first.clone() };
-    assert_eq!(accept(&renamed), Accept::Queued);
+    assert_eq!(found(&renamed), Accept::Queued);
     let refusal = Refusal::new(Code::RecipientNotFound, "nobody");
     let gone = NewOutboxRow { resolved: Err(refusal.clone()), ..first.clone() };
-    assert_eq!(accept(&gone), Accept::Queued);
+    assert_eq!(found(&gone), Accept::Queued);
     // Other words count for what they mean now.
     let by_key = NewOutboxRow { to_given: "a".repeat(64), ..first.clone() };
-    assert_eq!(accept(&by_key), Accept::Queued);
+    assert_eq!(found(&by_key), Accept::Queued);
     let mismatch = Accept::Reused(semel_core::outbox::Conflict::PendingMismatch);
-    assert_eq!(accept(&NewOutboxRow { to_given: "b".repeat(64), ..renamed }), mismatch);
-    assert_eq!(accept(&NewOutboxRow { to_given: "@rob".to_owned(), ..gone.clone() }), mismatch);
+    assert_eq!(found(&NewOutboxRow { to_given: "b".repeat(64), ..renamed }), mismatch);
+    assert_eq!(found(&NewOutboxRow { to_given: "@rob".to_owned(), ..gone.clone() }), mismatch);
     // Without a row nothing is written for nobody.
     let mut nobody = NewOutboxRow { id: fixture.mint.outbox_id(), ..gone };
     nobody.client_message_id = ClientMessageId::parse("deploy-2").unwrap();
-    assert_eq!(outbox_accept_in_tx(tx, &nobody).unwrap(), Accepted::Unresolved(refusal));
+    assert_eq!(accept(tx, &nobody).unwrap(), Accepted::Unresolved(refusal));
     assert_eq!(fixture.count(), 1);
 }
 
@@ -326,7 +330,7 @@ fn what_an_earlier_life_left_open_may_have_been_sent() {
     let fixture = Fixture::new();
     let tx = &fixture.connection;
     let row = fixture.new_row("deploy-1", "hello");
-    outbox_accept_in_tx(tx, &row).unwrap();
+    accept(tx, &row).unwrap();
     let mut successor = fixture.new_row("deploy-2", "hello");
     successor.life = LIFE + 1;
     assert!(matches!(requeue(tx, row.id, &successor).unwrap(), Moved::Illegal { .. }));
@@ -355,7 +359,7 @@ fn an_accept_killed_at_any_statement_is_there_iff_it_was_answered_or_in_flight()
             let store = Sqlite::open(&options).unwrap();
             for id in ids {
                 let row = fixture.new_row(id, "hello");
-                let accepted = store.write(move |tx| outbox_accept_in_tx(tx, &row));
+                let accepted = store.write(move |tx| accept(tx, &row));
                 let accepted = runtime().block_on(accepted).unwrap();
                 assert!(matches!(accepted, Accepted::Inserted { .. }), "{accepted:?}");
                 child.acknowledge(id);
@@ -366,7 +370,7 @@ fn an_accept_killed_at_any_statement_is_there_iff_it_was_answered_or_in_flight()
             let fixture = Fixture::new();
             for (number, id) in ids.iter().enumerate() {
                 let row = fixture.new_row(id, "hello");
-                let again = store.write(move |tx| outbox_accept_in_tx(tx, &row));
+                let again = store.write(move |tx| accept(tx, &row));
                 let accept = match runtime().block_on(again).unwrap() {
                     Accepted::Found { accept, .. } => accept,
                     Accepted::Inserted { .. } => Accept::Insert,

@@ -1,6 +1,6 @@
 //! A row's transitions: one compare-and-swap statement each, row for row the table of mesh.md §6.
 
-use rusqlite::{Connection, OptionalExtension, ToSql};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
 use semel_core::clock::UnixMs;
 use semel_core::envelope::Destination;
 use semel_core::id::{BrokerMessageId, OutboxId};
@@ -121,7 +121,8 @@ impl Delivery {
 
 /// The sender takes a row for the live connection.
 pub fn outbox_claim_in_tx(tx: &Connection, id: OutboxId) -> Result<Moved, StoreError> {
-    step(tx, id, OutboxEvent::Claim, CLAIM, &[])
+    let key = id.to_string();
+    step(tx, &key, OutboxEvent::Claim, CLAIM, params![key])
 }
 
 /// A row grew older than the max age, or is given up unsent.
@@ -131,7 +132,8 @@ pub fn outbox_expire_in_tx(
     why: &str,
     life: i64,
 ) -> Result<Moved, StoreError> {
-    step(tx, id, OutboxEvent::Expire, EXPIRE, &[&why, &life])
+    let key = id.to_string();
+    step(tx, &key, OutboxEvent::Expire, EXPIRE, params![key, why, life])
 }
 
 /// The broker accepted it, now or earlier.
@@ -172,8 +174,9 @@ fn delivered(
     delivery: &Delivery,
     now: UnixMs,
 ) -> Result<Moved, StoreError> {
-    let broker_message_id = delivery.broker_message_id.to_string();
-    step(tx, id, event, sql, &[&broker_message_id, &delivery.history_id, &now.0])
+    let (key, broker_message_id) = (id.to_string(), delivery.broker_message_id.to_string());
+    let parameters = params![key, broker_message_id, delivery.history_id, now.0];
+    step(tx, &key, event, sql, parameters)
 }
 
 /// The attempt failed in a way that may pass. Without a time it does not wait on its own.
@@ -183,8 +186,8 @@ pub fn outbox_transient_in_tx(
     why: &str,
     next_attempt_at: Option<UnixMs>,
 ) -> Result<Moved, StoreError> {
-    let next_attempt_at = next_attempt_at.map(|at| at.0);
-    step(tx, id, OutboxEvent::Transient, TRANSIENT, &[&why, &next_attempt_at])
+    let (key, next_attempt_at) = (id.to_string(), next_attempt_at.map(|at| at.0));
+    step(tx, &key, OutboxEvent::Transient, TRANSIENT, params![key, why, next_attempt_at])
 }
 
 /// The broker refused it for good, or cannot judge it any more.
@@ -194,12 +197,14 @@ pub fn outbox_permanent_in_tx(
     why: &str,
     outcome: Outcome,
 ) -> Result<Moved, StoreError> {
-    step(tx, id, OutboxEvent::Permanent, PERMANENT, &[&why, &outcome.as_str()])
+    let key = id.to_string();
+    step(tx, &key, OutboxEvent::Permanent, PERMANENT, params![key, why, outcome.as_str()])
 }
 
 /// The connection that carried it is gone.
 pub fn outbox_restart_in_tx(tx: &Connection, id: OutboxId) -> Result<Moved, StoreError> {
-    step(tx, id, OutboxEvent::Restart, RESTART, &[])
+    let key = id.to_string();
+    step(tx, &key, OutboxEvent::Restart, RESTART, params![key])
 }
 
 /// Retires a row in favour of a new one under a fresh id, which goes to `destination`.
@@ -214,14 +219,15 @@ pub fn outbox_requeue_in_tx(
     // The reference to the successor is checked at the end of the statement, so it comes first;
     // a requeue that turns out illegal takes it back.
     tx.execute_batch("SAVEPOINT requeue")?;
-    if outbox_insert_in_tx(tx, successor, destination)?.is_none() {
+    let fingerprint = successor.draft.fingerprint(destination);
+    if !outbox_insert_in_tx(tx, successor, destination, fingerprint)? {
         let what = "the successor's id is taken";
         return Err(super::corrupt(successor.client_message_id.as_str(), what));
     }
-    let (key, by) = (successor.id.to_string(), by.as_str());
-    let parameters: &[&dyn ToSql] =
-        &[&successor.now.0, &by, &key, &successor.life, &even_if_delivered];
-    let moved = step(tx, id, OutboxEvent::Requeue, REQUEUE, parameters)?;
+    let (key, superseded_by) = (id.to_string(), successor.id.to_string());
+    let (now, by, life) = (successor.now.0, by.as_str(), successor.life);
+    let parameters = params![key, now, by, superseded_by, life, even_if_delivered];
+    let moved = step(tx, &key, OutboxEvent::Requeue, REQUEUE, parameters)?;
     if !matches!(moved, Moved::To(_)) {
         tx.execute_batch("ROLLBACK TO requeue")?;
     }
@@ -229,25 +235,22 @@ pub fn outbox_requeue_in_tx(
     Ok(moved)
 }
 
-/// Runs a compare-and-swap with the id as its first parameter; when it changes nothing, says why.
+/// Runs a compare-and-swap with the key as its first parameter; when it changes nothing, says why.
 /// The statement names the states that the event may start from, and wherever it starts it ends in
 /// one.
 fn step(
     tx: &Connection,
-    id: OutboxId,
+    key: &str,
     event: OutboxEvent,
     sql: &str,
     parameters: &[&dyn ToSql],
 ) -> Result<Moved, StoreError> {
-    let id = id.to_string();
-    let mut all: Vec<&dyn ToSql> = vec![&id];
-    all.extend_from_slice(parameters);
-    let changed = tx.prepare_cached(sql)?.execute(all.as_slice())?;
+    let changed = tx.prepare_cached(sql)?.execute(parameters)?;
     if changed > 0 {
         let to = OUTBOX.iter().find(|(_, on, _)| *on == event).map(|(_, _, to)| *to);
-        return to.map(Moved::To).ok_or_else(|| super::corrupt(&id, "an event without a row"));
+        return to.map(Moved::To).ok_or_else(|| super::corrupt(key, "an event without a row"));
     }
-    match status(tx, &id)? {
+    match status(tx, key)? {
         Some(found) => Ok(Moved::Illegal { found, event }),
         None => Ok(Moved::Absent),
     }
