@@ -96,7 +96,7 @@ impl Field {
                 refuse(Code::InvalidField, detail)
             }
             (Kind::Name { bytes_max }, Value::String(text)) => {
-                name(text, bytes_max, &self.pointer())
+                name(text, bytes_max, || self.pointer())
             }
             (Kind::Id, Value::String(text)) => match ClientMessageId::parse(text) {
                 Ok(_) => Ok(()),
@@ -133,9 +133,7 @@ impl Field {
     fn item(&self, index: usize, item: &Value) -> Result<(), Refusal> {
         let pointer = || format!("/{}/{index}", self.name);
         match (self.kind, item) {
-            (Kind::Names { bytes_max, .. }, Value::String(text)) => {
-                name(text, bytes_max, &pointer())
-            }
+            (Kind::Names { bytes_max, .. }, Value::String(text)) => name(text, bytes_max, pointer),
             (Kind::Numbers { .. }, Value::Number(number))
                 if number.as_i64().is_some_and(|number| number >= 0) =>
             {
@@ -186,16 +184,16 @@ impl Kind {
     }
 }
 
-fn name(text: &str, bytes_max: usize, pointer: &str) -> Result<(), Refusal> {
+fn name(text: &str, bytes_max: usize, pointer: impl Fn() -> String) -> Result<(), Refusal> {
     if text.is_empty() {
-        return Err(Refusal::at(Code::InvalidField, pointer, "must not be empty"));
+        return Err(Refusal::at(Code::InvalidField, pointer(), "must not be empty"));
     }
     if text.len() > bytes_max {
         let detail = format!("has {} bytes, {bytes_max} are allowed", text.len());
-        return Err(Refusal::at(Code::InvalidField, pointer, detail));
+        return Err(Refusal::at(Code::InvalidField, pointer(), detail));
     }
     if text.contains('\0') {
-        return Err(Refusal::at(Code::NulInField, pointer, "must not contain byte 00"));
+        return Err(Refusal::at(Code::NulInField, pointer(), "must not contain byte 00"));
     }
     Ok(())
 }

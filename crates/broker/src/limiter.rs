@@ -45,7 +45,7 @@ impl LimitRequest<'_> {
     /// One name for each pair of mesh and sender: the length keeps `a:b` + `c` from being
     /// `a` + `b:c`.
     fn key(&self) -> String {
-        format!("{}:{}:{}", self.mesh.len(), self.mesh, self.sender)
+        [&self.mesh.len().to_string(), self.mesh, self.sender].join(":")
     }
 
     fn window(&self) -> Duration {

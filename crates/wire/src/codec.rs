@@ -8,6 +8,7 @@
 mod field;
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fmt::Display;
 
 use crate::limits::DETAIL_BYTES_MAX;
@@ -25,22 +26,22 @@ pub(crate) trait Record: Sized {
 }
 
 /// The fields of an object that have not been read yet.
-pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Node<'a>)>);
+pub(crate) struct Fields<'a>(VecDeque<(Cow<'a, str>, Node<'a>)>);
 
 impl<'a> Fields<'a> {
     pub(crate) fn of(node: Node<'a>) -> Result<Self, Refusal> {
         match node {
-            Node::Object(fields) => Ok(Self(fields)),
+            Node::Object(fields) => Ok(Self(fields.into())),
             Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) | Node::List(_) => {
                 Err(Refusal::new(Code::InvalidField, "must be an object"))
             }
         }
     }
 
-    /// Frames have few fields, and in the order in which they are asked for.
+    /// Frames have few fields, and in the order in which they are asked for: mostly the first.
     fn remove(&mut self, name: &str) -> Option<Node<'a>> {
         let place = self.0.iter().position(|(key, _)| key == name)?;
-        Some(self.0.remove(place).1)
+        self.0.remove(place).map(|(_, node)| node)
     }
 
     /// A field that must be there.
@@ -153,7 +154,7 @@ impl<'a> Fields<'a> {
 
     /// Nothing may be left: an unknown field could be one that matters.
     pub(crate) fn finish(self) -> Result<(), Refusal> {
-        match self.0.first() {
+        match self.0.front() {
             None => Ok(()),
             Some((name, _)) => {
                 let detail = format!("there is no field {:?} here", shown(name));

@@ -89,15 +89,17 @@ impl Sender {
                 self.ids.remove(&id);
             }
         }
-        if self.ids.contains(request.client_message_id) {
-            return Verdict::Free;
-        }
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
         if self.order.len() < limit {
             let id: Arc<str> = request.client_message_id.into();
-            self.ids.insert(Arc::clone(&id));
+            if !self.ids.insert(Arc::clone(&id)) {
+                return Verdict::Free;
+            }
             self.order.push_back((now, id));
             return Verdict::Counted;
+        }
+        if self.ids.contains(request.client_message_id) {
+            return Verdict::Free;
         }
         // The oldest; a later one where the limit was lowered, and several must leave first.
         let last_to_leave = self.order.get(self.order.len() - limit);

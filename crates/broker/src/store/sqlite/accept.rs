@@ -90,10 +90,22 @@ statements! {
                                    destination_kind)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 
-    HISTORY = "
+    /// Of all messages from this one on.
+    TOPIC_HISTORY = "
         INSERT INTO message_history (mesh_id, seq, broker_message_id, sender_member_id,
                                      destination_kind)
-        VALUES (?1, ?2, ?3, ?4, ?5)";
+        SELECT mesh_id, seq, broker_message_id, sender_member_id, 'topic'
+          FROM topic_message
+         WHERE rowid >= ?1
+         ORDER BY rowid";
+
+    QUEUE_HISTORY = "
+        INSERT INTO message_history (mesh_id, seq, broker_message_id, sender_member_id,
+                                     destination_kind)
+        SELECT mesh_id, seq, broker_message_id, sender_member_id, destination_kind
+          FROM message_queue
+         WHERE rowid >= ?1
+         ORDER BY rowid";
 
     DELIVERY = "
         INSERT INTO delivery_queue (mesh_id, recipient, seq, lease_until)
@@ -160,11 +172,16 @@ fn accept_in_tx(
         fresh: Vec::with_capacity(batch.items.len()),
         claiming: claiming(tx)?,
         messages: [tx.prepare_cached(TOPIC_MESSAGE)?, tx.prepare_cached(MESSAGE_QUEUE)?],
-        history: tx.prepare_cached(HISTORY)?,
+        first: [None, None],
         delivery: tx.prepare_cached(DELIVERY)?,
     };
     let items = batch.items.iter().enumerate();
     let verdicts = items.map(|(index, item)| run.item(index, item)).collect::<Result<_, _>>()?;
+    for (first, sql) in run.first.into_iter().zip([TOPIC_HISTORY, QUEUE_HISTORY]) {
+        if let Some(first) = first {
+            tx.prepare_cached(sql)?.execute([first])?;
+        }
+    }
     if run.next_seq > first_seq {
         tx.prepare_cached(SEQ_TAKEN)?.execute(params![mesh, run.next_seq])?;
     }
@@ -193,7 +210,8 @@ struct Run<'a> {
     claiming: CachedStatement<'a>,
     /// Of topics, and of members and queues.
     messages: [CachedStatement<'a>; 2],
-    history: CachedStatement<'a>,
+    /// The rows of the first ones.
+    first: [Option<i64>; 2],
     delivery: CachedStatement<'a>,
 }
 
@@ -293,8 +311,7 @@ impl<'a> Run<'a> {
         let (tx, mesh, seq) = (self.tx, self.mesh, self.next_seq);
         message_in_tx(&mut self.messages, self.batch, item, seq)?;
         let kind = item.envelope.destination().kind();
-        let (id, sender) = (key(item.broker_message_id), key(item.session.member_id));
-        self.history.execute(params![mesh, seq, id, sender, kind.as_str()])?;
+        self.first[table(kind)].get_or_insert_with(|| tx.last_insert_rowid());
         // Only a queue's deliveries can be leased.
         let lease_until = match kind {
             DestinationKind::Queue => Some(0),
@@ -362,6 +379,14 @@ fn target_in_tx(
             let found = one(QUEUE_OF, named)?;
             Ok(found.map_or((Target::NoQueue, Vec::new()), |id| (Target::Ready, vec![id])))
         }
+    }
+}
+
+/// Which of the two tables of messages.
+fn table(kind: DestinationKind) -> usize {
+    match kind {
+        DestinationKind::Topic => 0,
+        DestinationKind::Dm | DestinationKind::Queue => 1,
     }
 }
 
