@@ -268,6 +268,8 @@ async fn respond(
     } else {
         Given::default()
     };
+    // Its texts are where it was read, and hyper needs that place for what comes next.
+    drop(head);
     let answering = part.handle(call.number, Request { door, id, headers, query, body }, place);
     let reply = match facts.verb {
         Verb::Get => answering.await?,

@@ -33,9 +33,9 @@ impl<const N: usize> Hex<N> {
 
 /// Any bytes as lower-case digits.
 pub fn text(bytes: &[u8]) -> String {
-    let mut digits = Vec::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        digits.extend_from_slice(&PAIRS[usize::from(*byte)]);
+    let mut digits = vec![0; bytes.len() * 2];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair.copy_from_slice(&PAIRS[usize::from(*byte)]);
     }
     // Digits are text.
     String::from_utf8(digits).unwrap_or_default()

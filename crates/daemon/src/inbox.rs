@@ -120,7 +120,7 @@ impl Inbox {
     }
 
     /// Stores what has not been stored yet and comes back once it is on disk.
-    pub async fn receive(&self, arrived: Arc<[Arrived]>, way: Way) -> Result<usize, StoreError> {
+    pub async fn receive(&self, arrived: Vec<Arrived>, way: Way) -> Result<usize, StoreError> {
         let now = self.clock.wall();
         let count = arrived.len();
         let kinds =

@@ -49,7 +49,7 @@ pub(super) async fn run(
                 Arrival::Pushed(deliveries) => pushed.extend(deliveries.into_iter().map(arrived)),
                 Arrival::History { deliveries, way, next_after_seq } => {
                     let last_seq = deliveries.last().map(|delivery| delivery.seq);
-                    let page: Arc<[Arrived]> = deliveries.into_iter().map(arrived).collect();
+                    let page: Vec<Arrived> = deliveries.into_iter().map(arrived).collect();
                     if !store(&inbox, page, way).await {
                         return;
                     }
@@ -58,7 +58,7 @@ pub(super) async fn run(
             }
         }
         if let Some(seq) = pushed.iter().map(|message| message.seq).max() {
-            if !store(&inbox, pushed.into(), Way::Live).await {
+            if !store(&inbox, pushed, Way::Live).await {
                 return;
             }
             told.push(Stored::Pushed(seq));
@@ -71,7 +71,7 @@ pub(super) async fn run(
     }
 }
 
-async fn store(inbox: &Inbox, messages: Arc<[Arrived]>, way: Way) -> bool {
+async fn store(inbox: &Inbox, messages: Vec<Arrived>, way: Way) -> bool {
     match inbox.receive(messages, way).await {
         Ok(_) => true,
         Err(error) => {

@@ -65,15 +65,15 @@ pub(crate) fn run(folder: &Path) {
                 let sends = (0..together).map(|number| {
                     send(&outbox, folder, format!("{life}-{round}-{number}"), bodies[number])
                 });
-                let arrivals: Arc<[Arrived]> = (0..together)
+                let arrivals: Vec<Arrived> = (0..together)
                     .map(|number| {
                         let seq = i64::try_from(10 * (1000 * life + round) + number).unwrap();
                         arrival(&format!("{life}-{round}-{number}"), seq, bodies[together + number])
                     })
                     .collect();
                 let receive = async {
-                    inbox.receive(Arc::clone(&arrivals), Way::Live).await.unwrap();
-                    for arrived in arrivals.iter() {
+                    inbox.receive(arrivals.clone(), Way::Live).await.unwrap();
+                    for arrived in &arrivals {
                         acknowledge(folder, &format!("inbox {}", arrived.client_message_id));
                     }
                 };
