@@ -64,7 +64,7 @@ impl Fingerprint {
             hash.update(field.as_bytes());
             hash.update([0]);
         }
-        hash.update(body_hash.to_hex().as_bytes());
+        hash.update(hex::pairs(body_hash.0).as_flattened());
         Self(hash.finalize().into())
     }
 

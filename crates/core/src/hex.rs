@@ -33,12 +33,14 @@ impl<const N: usize> Hex<N> {
 
 /// Any bytes as lower-case digits.
 pub fn text(bytes: &[u8]) -> String {
-    let mut digits = vec![0; bytes.len() * 2];
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
-        pair.copy_from_slice(&PAIRS[usize::from(*byte)]);
-    }
+    let pairs: Vec<[u8; 2]> = bytes.iter().map(|byte| PAIRS[usize::from(*byte)]).collect();
     // Digits are text.
-    String::from_utf8(digits).unwrap_or_default()
+    String::from_utf8(pairs.into_flattened()).unwrap_or_default()
+}
+
+/// The digits of each byte, for whoever needs no text.
+pub fn pairs<const N: usize>(bytes: [u8; N]) -> [[u8; 2]; N] {
+    bytes.map(|byte| PAIRS[usize::from(byte)])
 }
 
 /// Every byte as its two digits.

@@ -63,6 +63,9 @@ pub const INDEX_LINGER: Duration = Duration::from_millis(500);
 /// So many marks are written at once, and are worth a commit of their own after a moment.
 pub const MARKS_HURRY: usize = WINDOW / 2;
 
+/// Batches of marks that are written before a claim whose answer is not there yet.
+pub const CLAIM_HELD_MAX: u32 = 4;
+
 /// How long a mark waits for company: a claim usually meets its answer, and both are one write.
 pub const MARKS_LINGER: Duration = Duration::from_millis(10);
 

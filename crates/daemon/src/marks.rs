@@ -15,7 +15,7 @@ use semel_store::sqlite::Tx;
 use tokio::sync::mpsc;
 
 use crate::inbox::Inbox;
-use crate::limits::{LOST_MARKS_RETRY, MARKS_BATCH_MAX, MARKS_HURRY, MARKS_LINGER};
+use crate::limits::{CLAIM_HELD_MAX, LOST_MARKS_RETRY, MARKS_BATCH_MAX, MARKS_HURRY, MARKS_LINGER};
 use crate::outbox::Outbox;
 use crate::store::event::EventKind;
 use crate::store::outbox::{
@@ -105,6 +105,14 @@ pub(crate) struct Mark {
     pub(crate) change: Change,
 }
 
+/// A claim that waits for its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    mark: Mark,
+    /// How many were written without it.
+    batches: u32,
+}
+
 /// Who died in a batch, and why: told only once that is on disk.
 struct Died {
     id: OutboxId,
@@ -125,8 +133,8 @@ pub(crate) async fn run(
     let mut lost: BTreeSet<OutboxId> = BTreeSet::new();
     // Of these, what would be due again: until the file says so nothing may pass it.
     let mut owed: Vec<Settled> = Vec::new();
-    // Claims of the last batch whose answers may come with the next one.
-    let mut held: Vec<Mark> = Vec::new();
+    // Claims whose answers may come with the next batch.
+    let mut held: Vec<Held> = Vec::new();
     let mut open = true;
     while open {
         let more = marks.recv_many(&mut batch, MARKS_BATCH_MAX);
@@ -143,6 +151,9 @@ pub(crate) async fn run(
         }
         let (now, later) = split(std::mem::take(&mut held), std::mem::take(&mut batch));
         held = later;
+        if now.is_empty() && lost.is_empty() {
+            continue;
+        }
         let ids = now.iter().map(|mark| (mark.id, mark.change.returns()));
         let mut ids: Vec<Settled> = ids.collect();
         let batch: Arc<[Mark]> = joined(now).into();
@@ -197,17 +208,25 @@ fn are_awaited(marks: &[Mark]) -> bool {
     marks.iter().any(|mark| !mark.change.can_wait())
 }
 
-/// What is written now, and the claims that wait for their answers in the next batch, once: a
-/// claim and its answer are one write. Where somebody waits for a mark, everything is.
-fn split(held: Vec<Mark>, new: Vec<Mark>) -> (Vec<Mark>, Vec<Mark>) {
+/// What is written now, and the claims that wait a while for their answers: a claim and its answer
+/// are one write. Where somebody waits for a mark, everything is.
+fn split(held: Vec<Held>, new: Vec<Mark>) -> (Vec<Mark>, Vec<Held>) {
     let crowded = are_many(&new) && !are_awaited(&new);
     let answered: HashSet<OutboxId> = match crowded {
         true => new.iter().filter(|mark| mark.change != Change::Claimed).map(|m| m.id).collect(),
         false => HashSet::new(),
     };
-    let open = |mark: &Mark| mark.change == Change::Claimed && !answered.contains(&mark.id);
-    let (later, new): (Vec<_>, Vec<_>) = new.into_iter().partition(|mark| crowded && open(mark));
-    (held.into_iter().chain(new).collect(), later)
+    let new = new.into_iter().map(|mark| Held { mark, batches: 0 });
+    let (mut now, mut later) = (Vec::new(), Vec::new());
+    for Held { mark, batches } in held.into_iter().chain(new) {
+        let is_open = mark.change == Change::Claimed && !answered.contains(&mark.id);
+        if crowded && is_open && batches < CLAIM_HELD_MAX {
+            later.push(Held { mark, batches: batches + 1 });
+        } else {
+            now.push(mark);
+        }
+    }
+    (now, later)
 }
 
 /// A claim and the acceptance that follows it become one.
@@ -336,25 +355,31 @@ mod tests {
     }
 
     #[test]
-    fn in_a_crowd_a_claim_waits_once_for_its_answer() {
+    fn in_a_crowd_a_claim_waits_a_while_for_its_answer() {
         let mint = IdMint::new(Arc::new(SimClock::at_ms(1)), Box::new(|| 42));
         let claims = |count| -> Vec<Mark> {
             let claim = |_| Mark { id: mint.outbox_id(), change: Change::Claimed };
             (0..count).map(claim).collect()
         };
-        let (held, mut new) = (claims(2), claims(MARKS_HURRY));
+        let (waiting, mut new) = (claims(3), claims(MARKS_HURRY));
+        let held = |mark: &Mark, batches| Held { mark: mark.clone(), batches };
+        let before = vec![held(&waiting[0], 1), held(&waiting[1], CLAIM_HELD_MAX)];
+        let before = [before, vec![held(&waiting[2], 1)]].concat();
         let delivery =
             Delivery { broker_message_id: UuidId::new(uuid::Uuid::nil()), history_id: None };
         let answer = |mark: &Mark| Mark { id: mark.id, change: Change::Accepted(delivery) };
-        let answers = [answer(&held[0]), answer(&new[0])];
+        let answers = [answer(&waiting[0]), answer(&new[0])];
         new.extend(answers.clone());
-        let (now, later) = split(held.clone(), new.clone());
-        assert_eq!(later, new[1..MARKS_HURRY], "those without an answer");
+        let (now, later) = split(before.clone(), new.clone());
+        let open = new[1..MARKS_HURRY].iter().map(|mark| held(mark, 1));
+        let open: Vec<Held> = std::iter::once(held(&waiting[2], 2)).chain(open).collect();
+        assert_eq!(later, open, "those without an answer");
         let [first, second] = answers;
-        assert_eq!(now, [held[0].clone(), held[1].clone(), new[0].clone(), first, second]);
+        let (answered, over) = (waiting[0].clone(), waiting[1].clone());
+        assert_eq!(now, [answered, over, new[0].clone(), first, second]);
         // Somebody waits for one of them, or there are few.
         new.push(Mark { id: new[1].id, change: Change::Restart });
         assert_eq!(split(Vec::new(), new.clone()), (new, Vec::new()));
-        assert_eq!(split(held.clone(), Vec::new()), (held, Vec::new()));
+        assert_eq!(split(before, Vec::new()), (waiting, Vec::new()));
     }
 }
