@@ -110,9 +110,14 @@ impl<Item> Queue<Item> {
         }
     }
 
-    /// Sleeps until an item is there and takes up to `max`; says how urgent they are. `None` once
-    /// the queue is closed and empty.
-    pub(super) fn drain(&self, into: &mut VecDeque<Item>, max: usize) -> Option<Urgency> {
+    /// Sleeps until an item is there and takes up to `max`; says how urgent they are. When only
+    /// riders wait it lingers for `ride_wait` first. `None` once the queue is closed and empty.
+    pub(super) fn drain(
+        &self,
+        into: &mut VecDeque<Item>,
+        max: usize,
+        ride_wait: Duration,
+    ) -> Option<Urgency> {
         self.look_around(|state| !state.items.is_empty());
         let mut state = self.lock();
         while state.items.is_empty() {
@@ -121,14 +126,17 @@ impl<Item> Queue<Item> {
             }
             state = self.park(state);
         }
+        state = self.linger(state, Urgency::Riding, ride_wait);
         Some(self.take(&mut state, into, max))
     }
 
-    /// Sleeps until something more urgent than this waits, but not longer than so; says whether it
-    /// does.
-    pub(super) fn linger(&self, than: Urgency, patience: Duration) -> bool {
-        self.look_around(|state| state.urgency > than);
-        let mut state = self.lock();
+    /// Sleeps until something more urgent than this waits, but not longer than so.
+    fn linger<'a>(
+        &self,
+        mut state: MutexGuard<'a, State<Item>>,
+        than: Urgency,
+        patience: Duration,
+    ) -> MutexGuard<'a, State<Item>> {
         let mut is_over = false;
         while state.urgency <= than && state.open && !is_over {
             state.woken_above = Some(than);
@@ -139,7 +147,7 @@ impl<Item> Queue<Item> {
             state.parked -= 1;
             state.woken_above = None;
         }
-        state.urgency > than
+        state
     }
 
     /// Lets others run for a moment, until there is something to do.
@@ -155,6 +163,18 @@ impl<Item> Queue<Item> {
     /// Takes up to `max` more items without sleeping; `None` if there are none.
     pub(super) fn drain_more(&self, into: &mut VecDeque<Item>, max: usize) -> Option<Urgency> {
         let mut state = self.lock();
+        (!state.items.is_empty()).then(|| self.take(&mut state, into, max))
+    }
+
+    /// The same, but sleeps that long for somebody who waits.
+    pub(super) fn drain_awaited(
+        &self,
+        into: &mut VecDeque<Item>,
+        max: usize,
+        patience: Duration,
+    ) -> Option<Urgency> {
+        self.look_around(|state| state.urgency > Urgency::Shortly);
+        let mut state = self.linger(self.lock(), Urgency::Shortly, patience);
         (!state.items.is_empty()).then(|| self.take(&mut state, into, max))
     }
 

@@ -157,7 +157,7 @@ impl Thread {
             Err(error) => return self.stop(cause(&error), Vec::new()),
         };
         let mut waiting = VecDeque::with_capacity(self.group_max);
-        while let Some(urgency) = self.queue.drain(&mut waiting, self.group_max) {
+        while let Some(urgency) = self.queue.drain(&mut waiting, self.group_max, self.ride_wait) {
             let mut group = Group::new(connection, &mut statements);
             let outcome = self.commit(&mut group, &mut waiting, urgency);
             let jobs = group.into_jobs().chain(waiting.drain(..));
@@ -178,8 +178,8 @@ impl Thread {
 
     /// One transaction. On `Ok` every job of the group may be answered and `waiting` is empty.
     ///
-    /// Riders are run while nobody waits, and the transaction then stays open for somebody who
-    /// does: who is in a hurry finds their work done.
+    /// Much work that nobody waits for is run at once, and the transaction then stays open for a
+    /// moment: who is in a hurry finds it done. Not longer, because other processes write too.
     fn commit(
         &self,
         group: &mut Group<'_, '_>,
@@ -195,25 +195,18 @@ impl Thread {
             if room == 0 {
                 return group.commit();
             }
-            match (self.queue.drain_more(waiting, room), self.patience(urgency)) {
-                (Some(more), _) => urgency = urgency.max(more),
-                (None, None) => return group.commit(),
-                (None, Some(patience)) => {
-                    if !self.queue.linger(urgency, patience) {
-                        // What came to ride meanwhile still does.
-                        urgency = Urgency::Awaited;
-                    }
+            let more = match (self.queue.drain_more(waiting, room), urgency) {
+                (None, Urgency::Shortly) => {
+                    // Once.
+                    urgency = Urgency::Awaited;
+                    self.queue.drain_awaited(waiting, room, limits::MUCH_WAITS)
                 }
+                (more, _) => more,
+            };
+            match more {
+                Some(more) => urgency = urgency.max(more),
+                None => return group.commit(),
             }
-        }
-    }
-
-    /// How long a transaction stays open for more; not at all once somebody waits.
-    fn patience(&self, urgency: Urgency) -> Option<Duration> {
-        match urgency {
-            Urgency::Riding => Some(self.ride_wait),
-            Urgency::Shortly => Some(self.ride_wait.min(limits::MUCH_WAITS)),
-            Urgency::Awaited => None,
         }
     }
 
