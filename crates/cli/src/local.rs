@@ -17,7 +17,7 @@ use semel_core::refusal::Refusal;
 use semel_daemon::home::{Home, MeshSlug};
 use serde_json::Value;
 
-use crate::daemon::home::HomeArgument;
+use crate::daemon::home::{HomeArgument, start_command};
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::{print, progress};
 
@@ -37,7 +37,7 @@ pub(crate) struct Local {
 /// A daemon that answers for a mesh.
 pub(crate) struct Daemon {
     pub(crate) client: Client,
-    pub(crate) mesh: String,
+    pub(crate) home: Home,
     pub(crate) form: Form,
 }
 
@@ -85,38 +85,37 @@ impl Local {
     /// The daemon, found by asking it: never by its pid.
     pub(crate) async fn daemon(&self) -> Result<Daemon, Failure> {
         let home = self.home()?;
-        let mesh = home.mesh().as_str().to_owned();
         let socket = home.socket_path();
         let socket = socket.map_err(|error| Failure::new(Exit::Usage, chain(&error)))?;
         let client = Client::socket(socket);
-        let version = client.get("/v1/version").await.map_err(|error| no_daemon(&error, &mesh))?;
+        let version = client.get("/v1/version").await.map_err(|error| no_daemon(&error, &home))?;
         let found = version.body.get("mesh").and_then(Value::as_str).unwrap_or_default();
-        if found != mesh {
+        if found != home.mesh().as_str() {
             let text = format!("error: the daemon at this place serves the mesh {found:?}");
             return Err(Failure::new(Exit::Unavailable, text));
         }
-        Ok(Daemon { client, mesh, form: self.form() })
+        Ok(Daemon { client, home, form: self.form() })
     }
 }
 
 impl Daemon {
     pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
         let _shown = progress::show("waiting for the daemon");
-        let answer = self.client.get(path).await.map_err(|error| no_daemon(&error, &self.mesh))?;
+        let answer = self.client.get(path).await.map_err(|error| no_daemon(&error, &self.home))?;
         self.checked(answer)
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         let _shown = progress::show("waiting for the daemon");
         let answer = self.client.post(path, body, None).await;
-        self.checked(answer.map_err(|error| no_daemon(&error, &self.mesh))?)
+        self.checked(answer.map_err(|error| no_daemon(&error, &self.home))?)
     }
 
     /// Gives the engine a job, under a key if there is one.
     pub(crate) async fn submit(&self, job: &Value, key: Option<&str>) -> Result<Value, Failure> {
         let _shown = progress::show("waiting for the daemon");
         let answer = self.client.post("/v1/jobs", job, key).await;
-        self.checked(answer.map_err(|error| no_daemon(&error, &self.mesh))?)
+        self.checked(answer.map_err(|error| no_daemon(&error, &self.home))?)
     }
 
     /// What was answered, or why not, with the exit code that goes with it.
@@ -175,12 +174,8 @@ impl Daemon {
     }
 }
 
-fn no_daemon(error: &ClientError, mesh: &str) -> Failure {
-    // The daemon of the mesh that `semel up` makes runs together with its broker.
-    let start = match mesh {
-        "local" => "semel up".to_owned(),
-        _ => format!("semel daemon up --mesh {mesh}"),
-    };
+fn no_daemon(error: &ClientError, home: &Home) -> Failure {
+    let start = start_command(home);
     let text = format!("error: {}\nnothing was done; to start it: {start}", chain(error));
     Failure::new(Exit::Unavailable, text)
 }

@@ -129,6 +129,11 @@ impl Home {
         Ok((sorted(found), Complete::Yes))
     }
 
+    /// The home that it is in.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The mesh's name.
     pub fn mesh(&self) -> &MeshSlug {
         &self.mesh

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::net::UnixStream;
 
+use super::home::start_command;
 use crate::exit::{Exit, Failure, chain};
 use crate::local::Local;
 use crate::{print, progress};
@@ -105,11 +106,10 @@ pub(super) async fn restart(arguments: &Restart) -> Result<(), Failure> {
     stop(&home).await?;
     let failed = |text: String| Failure::new(Exit::Failed, format!("error: {text}"));
     let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
-    let root = home.folder().ancestors().nth(2).unwrap_or(home.folder()).to_owned();
     let status = tokio::process::Command::new(program)
         .args(["daemon", "up", "--detach", "--persistent"])
         .args(["--mesh", home.mesh().as_str(), "--home"])
-        .arg(root)
+        .arg(home.root())
         .status()
         .await;
     let status = status.map_err(|error| failed(error.to_string()))?;
@@ -132,7 +132,7 @@ pub(super) async fn reload(arguments: &Simple) -> Result<(), Failure> {
         }
         None => Err(Failure::new(
             Exit::Unavailable,
-            "error: no daemon runs for this mesh\nto start it: semel daemon up",
+            format!("error: no daemon runs for this mesh\nto start it: {}", start_command(&home)),
         )),
     }
 }

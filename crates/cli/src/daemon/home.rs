@@ -4,6 +4,8 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{self, PathBuf};
 
+use semel_daemon::home::Home;
+
 use crate::exit::{Exit, Failure};
 
 #[derive(Debug, clap::Args)]
@@ -21,6 +23,38 @@ impl HomeArgument {
         let home = choose(self.home.clone(), semel_home, user_home);
         let home = home.ok_or_else(|| usage("there is no $HOME; say --home DIR"))?;
         path::absolute(&home).map_err(|error| usage(&format!("{}: {error}", home.display())))
+    }
+}
+
+/// A command about the daemon of this home, as it can be copied into a shell.
+pub(crate) fn command(words: &str, home: &Home) -> String {
+    format!("semel {words} --mesh {}{}", home.mesh(), home_words(home))
+}
+
+/// The command that starts the daemon of this home. The one of the mesh that `semel up` makes runs
+/// together with its broker.
+pub(crate) fn start_command(home: &Home) -> String {
+    match home.mesh().as_str() {
+        "local" => format!("semel up{}", home_words(home)),
+        _ => command("daemon up", home),
+    }
+}
+
+/// Says which home is meant, if a command that does not say it means another.
+fn home_words(home: &Home) -> String {
+    let root = home.root();
+    match (HomeArgument { home: None }).find() {
+        Ok(usual) if usual == root => String::new(),
+        Ok(_) | Err(_) => format!(" --home {}", quoted(&root.display().to_string())),
+    }
+}
+
+/// One word for a shell, whatever is in it.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@".contains(&byte);
+    match word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 
@@ -55,5 +89,15 @@ mod tests {
         assert_eq!(chosen(None, None, Some("/c")), some("/c/.semel"));
         assert_eq!(chosen(None, None, Some("")), None);
         assert_eq!(chosen(None, None, None), None);
+    }
+
+    #[test]
+    fn a_word_stays_one_word_in_a_shell() {
+        for word in ["/srv/semel-1.0", "/srv/a b", "/it's", "$HOME", "/grün", "*", "~"] {
+            let script = format!("printf %s {}", quoted(word));
+            let said = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(said.stdout).unwrap(), word);
+        }
+        assert_eq!(quoted("/srv/semel-1.0"), "/srv/semel-1.0");
     }
 }

@@ -6,6 +6,7 @@ use semel_daemon::home::LockedHome;
 use semel_daemon::recover::{Database, Finding, Health, examine, start_fresh};
 use serde_json::{Value, json};
 
+use super::home::command;
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::local::Local;
 use crate::system::now;
@@ -29,8 +30,9 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let home = arguments.local.home()?;
     let mesh = home.mesh().as_str().to_owned();
+    let stop = command("daemon down", &home);
     let home = home.lock().map_err(|error| {
-        let text = format!("error: {}\nto stop it: semel daemon down --mesh {mesh}", chain(&error));
+        let text = format!("error: {}\nto stop it: {stop}", chain(&error));
         Failure::new(Exit::Refused, text)
     })?;
     let asked = arguments.start_fresh.as_deref().and_then(Database::parse);
@@ -57,9 +59,11 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(first) => {
             let text = format!(
                 "error: {} cannot be used as it is\nto put back a good copy: replace the file; to \
-                 do without it: semel daemon recover --mesh {mesh} --start-fresh {first} \
-                 --confirm; to read what can be read: semel daemon up --mesh {mesh} --read-only",
-                left.join(" and ")
+                 do without it: {} --start-fresh {first} --confirm; to read what can be read: {} \
+                 --read-only",
+                left.join(" and "),
+                command("daemon recover", home.home()),
+                command("daemon up", home.home())
             );
             Err(Failure::new(Exit::Failed, text))
         }

@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::ephemeral::{self, Ephemeral};
+use super::home::command;
 use crate::exit::{Exit, Failure, chain};
 use crate::system::{self, end, random, secret};
 
@@ -112,7 +113,7 @@ impl RunningDaemon {
             }
             Access::ReadOnly => Engine::start_to_read(&folder, &options, &link, mint, clock_too),
         };
-        let engine = Arc::new(engine.map_err(|error| unfit(&error, &mesh))?);
+        let engine = Arc::new(engine.map_err(|error| unfit(&error, home.home()))?);
         let tokens = Tokens::new(identity.local_token, Arc::clone(&clock));
         let home = Arc::new(home);
         let tokens = Arc::new(Rotating { tokens, home: Arc::downgrade(&home) });
@@ -279,13 +280,9 @@ async fn made(
 }
 
 /// A damaged outbox is not touched: what was accepted is in it.
-fn unfit(error: &semel_store::OpenError, mesh: &str) -> Failure {
-    let text = format!(
-        "the daemon's files cannot be used: {}\nto look at them: semel daemon recover --mesh \
-         {mesh}",
-        chain(error)
-    );
-    refused(text)
+fn unfit(error: &semel_store::OpenError, home: &Home) -> Failure {
+    let look = command("daemon recover", home);
+    refused(format!("the daemon's files cannot be used: {}\nto look at them: {look}", chain(error)))
 }
 
 fn link_options(

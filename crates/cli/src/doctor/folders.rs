@@ -9,6 +9,7 @@ use semel_daemon::home::{Complete, Home, HomeFile};
 use semel_daemon::identity::Membership;
 
 use super::Finding;
+use crate::daemon::home::start_command;
 use crate::exit::chain;
 
 /// Names that are shown at the most; a folder with more has one cause.
@@ -112,8 +113,7 @@ fn mesh(home: &Home) -> Vec<Finding> {
     }
     if !is_locked(&home.path(HomeFile::Lock)) && home.path(HomeFile::Socket).exists() {
         let detail = format!("{} is of a daemon that was killed", home.folder().display());
-        let to_do = format!("start it again, which cleans up: semel daemon up --mesh {mesh}");
-        let to_do = if mesh.as_str() == "local" { "semel up".to_owned() } else { to_do };
+        let to_do = format!("start it again, which cleans up: {}", start_command(home));
         findings.push(Finding::warning(format!("leftovers of {mesh}"), detail, to_do));
     }
     findings.extend(set_aside(home));

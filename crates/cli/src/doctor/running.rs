@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 
 use super::Finding;
 use super::folders::is_locked;
+use crate::daemon::home::{command, start_command};
 use crate::exit::chain;
 
 /// A broker that is there takes a connection by then.
@@ -33,10 +34,6 @@ pub(super) async fn look(root: &Path) -> Vec<Finding> {
 async fn daemon(home: &Home) -> Finding {
     let mesh = home.mesh();
     let check = format!("daemon of {mesh}");
-    let start = match mesh.as_str() {
-        "local" => "semel up".to_owned(),
-        _ => format!("semel daemon up --mesh {mesh}"),
-    };
     let socket = match home.socket_path() {
         Ok(socket) => socket,
         Err(error) => return Finding::problem(check, chain(&error), "choose a shorter --home DIR"),
@@ -53,13 +50,13 @@ async fn daemon(home: &Home) -> Finding {
         }
         Ok(answer) => {
             let detail = format!("it answers {}: {}", answer.status, answer.detail());
-            Finding::problem(check, detail, format!("semel daemon restart --mesh {mesh}"))
+            Finding::problem(check, detail, command("daemon restart", home))
         }
         Err(error) if is_locked(&home.path(HomeFile::Lock)) => {
             let detail = format!("it runs, but {}", chain(&error));
-            Finding::problem(check, detail, format!("semel daemon restart --mesh {mesh}"))
+            Finding::problem(check, detail, command("daemon restart", home))
         }
-        Err(_) => Finding::warning(check, "it does not run", start),
+        Err(_) => Finding::warning(check, "it does not run", start_command(home)),
     }
 }
 
@@ -68,7 +65,7 @@ async fn token(home: &Home) -> Option<Finding> {
     let check = format!("token of {}", home.mesh());
     let path = home.path(HomeFile::LocalToken);
     let found = std::fs::metadata(&path).ok()?;
-    let rotate = format!("semel daemon rotate-token --mesh {}", home.mesh());
+    let rotate = command("daemon rotate-token", home);
     if found.mode() & 0o077 != 0 {
         // The modes were told already; this one may be in the wrong hands.
         return Some(Finding::warning(check, "others could read it", rotate));

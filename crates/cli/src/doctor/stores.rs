@@ -19,6 +19,7 @@ use semel_store::sqlite::{LastStop, look};
 
 use super::Finding;
 use super::folders::is_locked;
+use crate::daemon::home::command;
 use crate::exit::chain;
 use crate::system::{now, random};
 
@@ -60,7 +61,7 @@ fn expected(root: &Path) -> Vec<Expected> {
         },
     ];
     for home in homes {
-        let repair = format!("semel daemon recover --mesh {}", home.mesh());
+        let repair = command("daemon recover", &home);
         for (file, application_id, migrations) in [
             (HomeFile::OutboxDb, daemon::OUTBOX_APPLICATION_ID, daemon::OUTBOX_MIGRATIONS),
             (HomeFile::InboxDb, daemon::INBOX_APPLICATION_ID, daemon::INBOX_MIGRATIONS),

@@ -13,7 +13,7 @@ use semel_wire::http::Join;
 use semel_wire::link::JoinLink;
 use serde_json::json;
 
-use crate::daemon::home::HomeArgument;
+use crate::daemon::home::{HomeArgument, start_command};
 use crate::daemon::tls::Trust;
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::system::{host_name, mint, random, secret};
@@ -46,9 +46,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let home = Home::at(&arguments.home.find()?, &slug);
     if let Some(joined) = Membership::read(&home).map_err(|error| refused(chain(&error)))? {
         let text = format!(
-            "error: this host is in the mesh {slug} already, as {}\nto start its daemon: semel \
-             daemon up --mesh {slug}",
-            joined.name
+            "error: this host is in the mesh {slug} already, as {}\nto start its daemon: {}",
+            joined.name,
+            start_command(&home)
         );
         return Err(Failure::new(Exit::Conflict, text));
     }
@@ -73,9 +73,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             format!("{document}\n")
         }
         Form::Text => format!(
-            "this host is in the mesh {slug} as {}\nto start its daemon: semel daemon up --mesh \
-             {slug}\n",
-            membership.name
+            "this host is in the mesh {slug} as {}\nto start its daemon: {}\n",
+            membership.name,
+            start_command(home.home())
         ),
     })
 }

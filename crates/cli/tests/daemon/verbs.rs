@@ -80,7 +80,8 @@ fn a_folder_has_one_daemon_and_without_one_nothing_is_done() {
     let home = alice.home();
     let (code, text) = fails(&["send", "@bob", "hello", "--home", &home]);
     assert_eq!(code, 5, "{text}");
-    assert!(text.contains("semel daemon up"), "{text}");
+    let start = format!("semel daemon up --mesh {MESH} --home {home}");
+    assert!(text.contains(&format!("to start it: {start}\n")), "{text}");
     let _one = alice.up();
     let (code, text) = fails(&["daemon", "up", "--home", &home]);
     assert_eq!(code, 78);
@@ -95,6 +96,7 @@ fn a_folder_has_one_daemon_and_without_one_nothing_is_done() {
     assert!(alice.run(&["daemon", "logs"]).contains("connected to the broker"));
     let (code, text) = fails(&["mesh", "join", &mesh.invite("member"), "--home", &home]);
     assert_eq!(code, 4, "{text}");
+    assert!(text.contains(&format!("to start its daemon: {start}\n")), "{text}");
     let (code, text) = fails(&["mesh", "join", "semel://join/nonsense", "--home", &home]);
     assert_eq!(code, 2, "{text}");
 }
