@@ -203,7 +203,7 @@ pub enum OpenError {
     },
 
     /// What was applied is not what this version would apply.
-    #[error("{component} migration {version} was applied in another form")]
+    #[error("{component} migration {version} was applied in another form, by another build")]
     MigrationChanged {
         /// Which part.
         component: &'static str,
