@@ -1,5 +1,8 @@
 //! What this engine knows of the breakers. The store decides; here it is remembered that an action
 //! is well, so that a success of a healthy action costs no write.
+//!
+//! Many ask the store at once, and its answers come in any order: one that says "closed" and was
+//! asked for before the breaker was known to be open is old.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,12 +17,25 @@ use crate::store::{BreakerRow, Store};
 
 #[derive(Default)]
 pub(super) struct Breakers {
-    known: Mutex<HashMap<String, Known>>,
+    known: Mutex<All>,
 }
+
+#[derive(Default)]
+struct All {
+    actions: HashMap<String, Known>,
+    /// How often a breaker was found to have opened.
+    openings: u64,
+}
+
+/// A moment, as the number of openings before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Moment(u64);
 
 #[derive(Default)]
 struct Known {
     state: Option<BreakerState>,
+    /// After the last time that it was found to have opened.
+    opened: Moment,
     /// The store's window has a failure in it: successes are written, too.
     shaken: bool,
     /// Successes that the store was not told of.
@@ -29,8 +45,9 @@ struct Known {
 impl Breakers {
     /// Looks at all of them.
     pub(super) async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
+        let asked = self.moment();
         for row in store.breakers().await? {
-            self.learn(&row);
+            self.learn(&row, asked);
         }
         Ok(())
     }
@@ -38,16 +55,15 @@ impl Breakers {
     /// Whether everything goes through, as far as is known here.
     pub(super) fn is_closed(&self, action: &str) -> bool {
         let known = self.known();
-        let state = known.get(action).and_then(|known| known.state);
+        let state = known.actions.get(action).and_then(|known| known.state);
         state.is_none_or(|state| state == BreakerState::Closed)
     }
 
     /// Those that are known here.
     pub(super) fn states(&self) -> Vec<(String, BreakerState)> {
         let known = self.known();
-        let states =
-            known.iter().filter_map(|(action, known)| Some((action.clone(), known.state?)));
-        states.collect()
+        let states = known.actions.iter();
+        states.filter_map(|(action, known)| Some((action.clone(), known.state?))).collect()
     }
 
     /// Asks the store.
@@ -58,9 +74,10 @@ impl Breakers {
         now: UnixMs,
         probe_time: Duration,
     ) -> Result<Admission, StoreError> {
+        let asked = self.moment();
         let admission = store.breaker_admit(action, now, probe_time).await?;
         if admission == Admission::Through {
-            self.known().entry(action.to_owned()).or_default().state = Some(BreakerState::Closed);
+            self.known().found(action, BreakerState::Closed, asked);
         }
         Ok(admission)
     }
@@ -68,9 +85,10 @@ impl Breakers {
     /// Keeps a run that changes no breaker, and says so: it is told with the next one that may.
     pub(super) fn kept_for_later(&self, action: &str, run: Run) -> bool {
         let mut known = self.known();
-        let entry = match known.get_mut(action) {
+        // Every step comes here: what is known already costs no copy of its name.
+        let entry = match known.actions.get_mut(action) {
             Some(entry) => entry,
-            None => known.entry(action.to_owned()).or_default(),
+            None => known.actions.entry(action.to_owned()).or_default(),
         };
         let kept_for_later = run == Run::Succeeded && !entry.shaken;
         if kept_for_later {
@@ -87,26 +105,88 @@ impl Breakers {
         run: Run,
         now: UnixMs,
     ) -> Result<Option<BreakerRow>, StoreError> {
-        let untold = {
+        let (asked, untold) = {
             let mut known = self.known();
-            known.get_mut(action).map_or(0, |entry| std::mem::take(&mut entry.untold))
+            let untold = std::mem::take(&mut known.entry(action).untold);
+            (known.moment(), untold)
         };
         let mut runs = vec![Run::Succeeded; untold];
         runs.push(run);
         let row = store.breaker_note(action, runs, now).await?;
-        self.learn(&row);
+        self.learn(&row, asked);
         Ok(Some(row).filter(|row| row.changed))
     }
 
-    fn learn(&self, row: &BreakerRow) {
-        let mut known = self.known();
-        let entry = known.entry(row.action.clone()).or_default();
-        entry.state = Some(row.breaker.state);
-        entry.shaken =
-            row.breaker.state != BreakerState::Closed || row.breaker.window.contains('f');
+    fn learn(&self, row: &BreakerRow, asked: Moment) {
+        let (mut known, state) = (self.known(), row.breaker.state);
+        known.found(&row.action, state, asked);
+        known.entry(&row.action).shaken =
+            state != BreakerState::Closed || row.breaker.window.contains('f');
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+    fn moment(&self) -> Moment {
+        self.known().moment()
+    }
+
+    fn known(&self) -> MutexGuard<'_, All> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl All {
+    const fn moment(&self) -> Moment {
+        Moment(self.openings)
+    }
+
+    fn entry(&mut self, action: &str) -> &mut Known {
+        self.actions.entry(action.to_owned()).or_default()
+    }
+
+    /// What the store answered to somebody who asked then.
+    fn found(&mut self, action: &str, state: BreakerState, asked: Moment) {
+        let (is_closed, next) = (state == BreakerState::Closed, Moment(self.openings + 1));
+        let entry = self.entry(action);
+        if is_closed && entry.opened > asked {
+            return;
+        }
+        let was_closed = entry.state.is_none_or(|state| state == BreakerState::Closed);
+        entry.state = Some(state);
+        if was_closed && !is_closed {
+            entry.opened = next;
+            self.openings += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::breaker::Breaker;
+
+    const ACTION: &str = "test.hold";
+
+    fn row(state: BreakerState, window: &str) -> BreakerRow {
+        let breaker = Breaker { state, window: window.to_owned(), ..Breaker::default() };
+        BreakerRow { action: ACTION.to_owned(), breaker, changed: false }
+    }
+
+    #[test]
+    fn an_answer_from_before_it_opened_does_not_close_it() {
+        let breakers = Breakers::default();
+        let before = breakers.moment();
+        breakers.learn(&row(BreakerState::Open, "fffff"), before);
+        breakers.learn(&row(BreakerState::Closed, "ffff"), before);
+        breakers.known().found(ACTION, BreakerState::Closed, before);
+        assert!(!breakers.is_closed(ACTION));
+        // Who asks from now on is believed.
+        let after = breakers.moment();
+        breakers.learn(&row(BreakerState::HalfOpen, "fffff"), after);
+        assert!(!breakers.is_closed(ACTION));
+        breakers.learn(&row(BreakerState::Closed, ""), after);
+        assert!(breakers.is_closed(ACTION));
+        // Also when it opens once more.
+        breakers.learn(&row(BreakerState::Open, "fffff"), after);
+        breakers.learn(&row(BreakerState::Closed, ""), after);
+        assert!(!breakers.is_closed(ACTION));
     }
 }
