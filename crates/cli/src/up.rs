@@ -24,7 +24,7 @@ use crate::broker::registrar;
 use crate::broker::serve::{assemble, limiter_at};
 use crate::broker::target::{Target, failed};
 use crate::broker::token;
-use crate::daemon::home::HomeArgument;
+use crate::daemon::home::{HomeArgument, home_words};
 use crate::daemon::running::{RunningDaemon, Start};
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::jobs::{self, RunningJobs};
@@ -242,8 +242,9 @@ fn ready(root: &Path, url: &str, daemon: &RunningDaemon, form: Form) -> Result<(
             "semel is ready\n  \
              home    {home}\n  broker  {url}\n  socket  {socket}\n  api     {api}\n\n\
              try, in another shell:\n  \
-             semel send @{name} 'hello' --key first\n  semel inbox list\n",
-            name = daemon.membership.name
+             semel send @{name} 'hello' --key first{at}\n  semel inbox list{at}\n",
+            name = daemon.membership.name,
+            at = home_words(root)
         )),
     }
 }

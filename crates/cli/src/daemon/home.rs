@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::{self, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 use semel_daemon::home::Home;
 
@@ -28,21 +28,20 @@ impl HomeArgument {
 
 /// A command about the daemon of this home, as it can be copied into a shell.
 pub(crate) fn command(words: &str, home: &Home) -> String {
-    format!("semel {words} --mesh {}{}", home.mesh(), home_words(home))
+    format!("semel {words} --mesh {}{}", home.mesh(), home_words(home.root()))
 }
 
 /// The command that starts the daemon of this home. The one of the mesh that `semel up` makes runs
 /// together with its broker.
 pub(crate) fn start_command(home: &Home) -> String {
     match home.mesh().as_str() {
-        "local" => format!("semel up{}", home_words(home)),
+        "local" => format!("semel up{}", home_words(home.root())),
         _ => command("daemon up", home),
     }
 }
 
 /// Says which home is meant, if a command that does not say it means another.
-fn home_words(home: &Home) -> String {
-    let root = home.root();
+pub(crate) fn home_words(root: &Path) -> String {
     match (HomeArgument { home: None }).find() {
         Ok(usual) if usual == root => String::new(),
         Ok(_) | Err(_) => format!(" --home {}", quoted(&root.display().to_string())),

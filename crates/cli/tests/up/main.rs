@@ -19,14 +19,7 @@ struct Up {
 impl Up {
     /// Starts it on free ports and waits until it is ready.
     fn start(home: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
-            .args(["up", "--json", "--name", "me", "--broker-listen", "127.0.0.1:0"])
-            .args(["--api-listen", "127.0.0.1:0", "--home"])
-            .arg(home)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = spawn(home, &["--json"]);
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not ready: {line:?}"));
@@ -45,6 +38,19 @@ impl Drop for Up {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn spawn(home: &Path, more: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["up", "--name", "me", "--broker-listen", "127.0.0.1:0"])
+        .args(["--api-listen", "127.0.0.1:0", "--home"])
+        .arg(home)
+        .args(more)
+        .env_remove("SEMEL_HOME")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn semel(home: &Path, arguments: &[&str]) -> Output {
@@ -91,6 +97,25 @@ fn everything_in_one_process_survives_its_end() {
     }
     assert_eq!(bodies(), ["hello", "before the end"], "each once");
     assert_eq!(up.stop(Signal::TERM), Some(0), "a stop in order is a success");
+}
+
+#[test]
+fn what_it_says_to_try_can_be_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = spawn(&folder.path().join("a home"), &[]);
+    let words = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let _up = Up { child, ready: Value::Null };
+    let mut commands = words.skip_while(|line| !line.starts_with("try, in another shell")).skip(1);
+    let program = Path::new(env!("CARGO_BIN_EXE_semel")).parent().unwrap().display();
+    let path = format!("{program}:{}", std::env::var("PATH").unwrap());
+    for _ in 0..2 {
+        let command = commands.next().unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &command]).env("PATH", &path).env_remove("SEMEL_HOME");
+        let output = shell.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}: {errors}");
+    }
 }
 
 #[test]
