@@ -119,9 +119,9 @@ impl Breakers {
 
     fn learn(&self, row: &BreakerRow, asked: Moment) {
         let (mut known, state) = (self.known(), row.breaker.state);
-        known.found(&row.action, state, asked);
-        known.entry(&row.action).shaken =
-            state != BreakerState::Closed || row.breaker.window.contains('f');
+        if let Some(entry) = known.found(&row.action, state, asked) {
+            entry.shaken = state != BreakerState::Closed || row.breaker.window.contains('f');
+        }
     }
 
     fn moment(&self) -> Moment {
@@ -142,19 +142,19 @@ impl All {
         self.actions.entry(action.to_owned()).or_default()
     }
 
-    /// What the store answered to somebody who asked then.
-    fn found(&mut self, action: &str, state: BreakerState, asked: Moment) {
-        let (is_closed, next) = (state == BreakerState::Closed, Moment(self.openings + 1));
-        let entry = self.entry(action);
-        if is_closed && entry.opened > asked {
-            return;
+    /// What the store answered to somebody who asked then; nothing if that is old.
+    fn found(&mut self, action: &str, state: BreakerState, asked: Moment) -> Option<&mut Known> {
+        let is_open = |state: BreakerState| state != BreakerState::Closed;
+        let entry = self.actions.entry(action.to_owned()).or_default();
+        if entry.opened > asked && !is_open(state) {
+            return None;
         }
-        let was_closed = entry.state.is_none_or(|state| state == BreakerState::Closed);
-        entry.state = Some(state);
-        if was_closed && !is_closed {
-            entry.opened = next;
+        if is_open(state) && !entry.state.is_some_and(is_open) {
             self.openings += 1;
+            entry.opened = Moment(self.openings);
         }
+        entry.state = Some(state);
+        Some(entry)
     }
 }
 
@@ -177,7 +177,9 @@ mod tests {
         breakers.learn(&row(BreakerState::Open, "fffff"), before);
         breakers.learn(&row(BreakerState::Closed, "ffff"), before);
         breakers.known().found(ACTION, BreakerState::Closed, before);
+        breakers.learn(&row(BreakerState::Closed, ""), before);
         assert!(!breakers.is_closed(ACTION));
+        assert!(!breakers.kept_for_later(ACTION, Run::Succeeded), "the probe's success is told");
         // Who asks from now on is believed.
         let after = breakers.moment();
         breakers.learn(&row(BreakerState::HalfOpen, "fffff"), after);

@@ -1,5 +1,6 @@
 //! Group commit: who is undone with whom.
 
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -42,6 +43,13 @@ async fn once_all_wait<T>(
     };
     let (held, others, ()) = tokio::join!(held, writes, release);
     (held, others)
+}
+
+/// A store in which what rides along is never committed alone.
+fn without_haste(folder: &Path) -> Sqlite {
+    let (mut options, _) = options(folder);
+    options.ride_wait = Duration::from_secs(3600);
+    Sqlite::open(&options).unwrap()
 }
 
 fn good(key: &'static str) -> Write {
@@ -204,15 +212,14 @@ async fn no_room_in_the_file_is_a_definite_answer_and_the_writer_goes_on() {
 #[tokio::test]
 async fn a_rider_goes_with_the_next_commit_or_alone_after_a_while() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut options, _) = options(folder.path());
-    options.ride_wait = Duration::from_secs(3600);
-    let store = Sqlite::open(&options).unwrap();
+    let store = without_haste(folder.path());
     store.ride(|tx| put(tx, "rider", 7).map(drop)).unwrap();
     assert_eq!(get(&store, "rider").await, None, "it has no commit of its own");
     store.write(|tx| put(tx, "driver", 1)).await.unwrap();
     assert_eq!(get(&store, "rider").await, Some(7));
     store.close().await;
 
+    let (mut options, _) = options(folder.path());
     options.ride_wait = Duration::from_millis(1);
     let store = Sqlite::open(&options).unwrap();
     let (ran, mut done) = tokio::sync::mpsc::unbounded_channel();
@@ -232,9 +239,7 @@ async fn a_rider_goes_with_the_next_commit_or_alone_after_a_while() {
 #[tokio::test]
 async fn a_write_without_haste_is_answered_with_the_next_commit() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut options, _) = options(folder.path());
-    options.ride_wait = Duration::from_secs(3600);
-    let store = Arc::new(Sqlite::open(&options).unwrap());
+    let store = Arc::new(without_haste(folder.path()));
     let (along, mut answered) = tokio::sync::oneshot::channel();
     let patient = Arc::clone(&store);
     tokio::spawn(async move {
@@ -257,13 +262,11 @@ async fn a_write_without_haste_is_answered_with_the_next_commit() {
 #[tokio::test]
 async fn what_rides_along_keeps_no_other_process_from_writing() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut options, _) = options(folder.path());
-    options.ride_wait = Duration::from_secs(3600);
-    let store = Sqlite::open(&options).unwrap();
+    let store = without_haste(folder.path());
     store.ride(|tx| put(tx, "rider", 7).map(drop)).unwrap();
     assert!(store.write_much_along(|tx| put(tx, "much", 1)).await.unwrap());
     store.ride(|tx| put(tx, "late", 8).map(drop)).unwrap();
-    let other = rusqlite::Connection::open(&options.path).unwrap();
+    let other = rusqlite::Connection::open(options(folder.path()).0.path).unwrap();
     other.busy_timeout(Duration::from_secs(10)).unwrap();
     other.execute("DELETE FROM item WHERE key = 'much'", []).unwrap();
     store.close().await;
@@ -272,9 +275,7 @@ async fn what_rides_along_keeps_no_other_process_from_writing() {
 #[tokio::test]
 async fn much_that_nobody_waits_for_is_committed_after_a_moment() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut options, _) = options(folder.path());
-    options.ride_wait = Duration::from_secs(3600);
-    let store = Sqlite::open(&options).unwrap();
+    let store = without_haste(folder.path());
     store.ride(|tx| put(tx, "rider", 7).map(drop)).unwrap();
     assert!(store.write_much_along(|tx| put(tx, "much", 1)).await.unwrap());
     assert_eq!(get(&store, "rider").await, Some(7), "whatever rides goes with it");
@@ -283,9 +284,7 @@ async fn much_that_nobody_waits_for_is_committed_after_a_moment() {
 #[tokio::test]
 async fn a_rider_that_fails_harms_nobody_and_closing_commits_the_rest() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut options, _) = options(folder.path());
-    options.ride_wait = Duration::from_secs(3600);
-    let store = Sqlite::open(&options).unwrap();
+    let store = without_haste(folder.path());
     store.ride(|_| Err(StoreError::Busy)).unwrap();
     store.write(|tx| put(tx, "a", 1)).await.unwrap();
     store.ride(|tx| put(tx, "last", 1).map(drop)).unwrap();
