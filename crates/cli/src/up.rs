@@ -3,8 +3,9 @@
 //! it.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_broker::connection::Broker;
 use semel_broker::server;
@@ -32,7 +33,10 @@ use crate::print;
 use crate::system::{host_name, loopback, mint, secret, stopped};
 
 /// The mesh of a machine that is alone.
-const MESH: &str = "local";
+pub(crate) const MESH: &str = "local";
+
+/// How long the broker, which is in the same process, may take to say who is in the mesh.
+const PEERS_WAIT: Duration = Duration::from_secs(2);
 
 /// Run everything on this machine, with nothing to configure
 ///
@@ -89,10 +93,10 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let limiter = limiter_at(&arguments.limiter, &clock)?;
     let store = match &arguments.store {
         Some(store) => store.clone(),
-        None => format!("sqlite:{}", broker_folder(&root)?.join("broker.db").display()),
+        None => format!("sqlite:{}", make_broker_folder(&root)?.join("broker.db").display()),
     };
     let store = Target::at(store).open().await?;
-    let folder = broker_folder(&root)?;
+    let folder = make_broker_folder(&root)?;
     let admin_token = Some(token::load(&folder.join("admin_token"))?);
     let authority = Some(folder.join("authority"));
     let registrar = registrar::start(authority, &store, &clock).await?;
@@ -126,6 +130,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(jobs) = &mut jobs {
         jobs.work()?;
     }
+    // Whoever reads that it is ready sends to a name next. Late is no failure: the send says why.
+    let _ = tokio::time::timeout(PEERS_WAIT, daemon.engine.outbox.peers_known()).await;
     ready(&root, &url, &daemon, Form::of_flag(arguments.json))?;
     let ended = tokio::select! {
         () = shutdown => None,
@@ -158,9 +164,14 @@ fn free_or(asked: Option<SocketAddr>, usual: SocketAddr) -> SocketAddr {
     }
 }
 
-fn broker_folder(root: &Path) -> Result<std::path::PathBuf, Failure> {
+/// What the broker keeps in a home.
+pub(crate) fn broker_folder(root: &Path) -> PathBuf {
+    root.join("broker")
+}
+
+fn make_broker_folder(root: &Path) -> Result<PathBuf, Failure> {
     use std::os::unix::fs::DirBuilderExt;
-    let folder = root.join("broker");
+    let folder = broker_folder(root);
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
     made.map_err(|error| {
         Failure::new(Exit::Refused, format!("error: {}: {error}", folder.display()))

@@ -16,7 +16,7 @@ use semel_core::refusal::Refusal;
 use semel_store::handover::Handover;
 use semel_store::sqlite::{LastStop, OnUncertain, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::limits::{ADOPT_MAX, FRESH_BYTES_MAX, FRESH_MAX, PAYLOAD_KEPT, SWEEP_MAX};
 use crate::pressure::Gauge;
@@ -41,6 +41,8 @@ pub struct Outbox {
     pub(crate) gauge: Gauge,
     accepted: AtomicU64,
     claims: Arc<Claims>,
+    /// The broker has said who is in the mesh.
+    peers_told: watch::Sender<()>,
     /// New rows on their way to the sender.
     pub(crate) fresh: Arc<Fresh>,
 }
@@ -219,6 +221,7 @@ impl Outbox {
             gauge: Gauge::new(room),
             accepted: AtomicU64::new(0),
             claims: Arc::default(),
+            peers_told: watch::Sender::new(()),
             fresh: Arc::new(Fresh {
                 rows: Handover::new(FRESH_MAX, FRESH_BYTES_MAX),
                 wake: Notify::new(),
@@ -414,7 +417,19 @@ impl Outbox {
 
     /// Everybody in the mesh, as the broker said last.
     pub async fn peers_replace(&self, peers: Vec<Peer>) -> Result<(), StoreError> {
-        self.sqlite.write(move |tx| peer::replace_in_tx(tx, &peers)).await
+        self.sqlite.write(move |tx| peer::replace_in_tx(tx, &peers)).await?;
+        self.peers_told.send_replace(());
+        Ok(())
+    }
+
+    /// Comes back once the broker has said who is in the mesh, now or in an earlier life: before
+    /// that no name means anything.
+    pub async fn peers_known(&self) -> Result<(), StoreError> {
+        let mut told = self.peers_told.subscribe();
+        while self.peers(None, 1).await?.is_empty() {
+            told.changed().await.map_err(|_| StoreError::Stopped)?;
+        }
+        Ok(())
     }
 
     /// A page of the mesh's members.

@@ -7,6 +7,7 @@ use std::path::{self, Path, PathBuf};
 use semel_daemon::home::Home;
 
 use crate::exit::{Exit, Failure};
+use crate::up;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct HomeArgument {
@@ -32,11 +33,12 @@ pub(crate) fn command(words: &str, home: &Home) -> String {
 }
 
 /// The command that starts the daemon of this home. The one of the mesh that `semel up` makes runs
-/// together with its broker.
+/// together with its broker; whoever has joined that mesh from elsewhere has no broker.
 pub(crate) fn start_command(home: &Home) -> String {
-    match home.mesh().as_str() {
-        "local" => format!("semel up{}", home_words(home.root())),
-        _ => command("daemon up", home),
+    let is_made_here = home.mesh().as_str() == up::MESH && up::broker_folder(home.root()).is_dir();
+    match is_made_here {
+        true => format!("semel up{}", home_words(home.root())),
+        false => command("daemon up", home),
     }
 }
 

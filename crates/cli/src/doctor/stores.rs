@@ -22,6 +22,7 @@ use super::folders::is_locked;
 use crate::daemon::home::command;
 use crate::exit::chain;
 use crate::system::{now, random};
+use crate::up::broker_folder;
 
 /// A file, whose it must be, and what to do when it cannot be read.
 struct Expected {
@@ -40,7 +41,7 @@ pub(super) fn files(root: &Path) -> Vec<Finding> {
 fn expected(root: &Path) -> Vec<Expected> {
     let (homes, _) = Home::list(root).unwrap_or((Vec::new(), Complete::Yes));
     let local = root.join("daemon/local").join(HomeFile::Lock.as_str());
-    let broker_file = root.join("broker/broker.db");
+    let broker_file = broker_folder(root).join("broker.db");
     let mut expected = vec![
         Expected {
             repair: format!(

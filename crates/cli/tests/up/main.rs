@@ -119,6 +119,22 @@ fn what_it_says_to_try_can_be_copied() {
 }
 
 #[test]
+fn who_joins_its_mesh_is_told_to_start_a_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, other) = (folder.path().join("one"), folder.path().join("two"));
+    let _up = Up::start(&home);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let invite = text(semel(&home, &["mesh", "invite"]).stdout);
+    let start = format!("semel daemon up --mesh local --home {}\n", other.display());
+    let joined = text(semel(&other, &["mesh", "join", invite.trim(), "--name", "bob"]).stdout);
+    assert!(joined.ends_with(&start), "{joined}");
+    let refused = semel(&other, &["send", "@me", "hello"]);
+    assert_eq!(refused.status.code(), Some(5));
+    let said = text(refused.stderr);
+    assert!(said.ends_with(&start), "{said}");
+}
+
+#[test]
 fn a_first_run_that_was_cut_off_is_the_same_member_and_a_strangers_mesh_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (home, other) = (folder.path().join("one"), folder.path().join("two"));
