@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{self, Path, PathBuf};
 
-use semel_daemon::home::Home;
+use semel_daemon::home::{Home, HomeFile};
 
 use crate::exit::{Exit, Failure};
 use crate::up;
@@ -35,11 +35,12 @@ pub(crate) fn command(words: &str, home: &Home) -> String {
 /// The command that starts the daemon of this home. The one of the mesh that `semel up` makes runs
 /// together with its broker; whoever has joined that mesh from elsewhere has no broker.
 pub(crate) fn start_command(home: &Home) -> String {
-    let is_made_here = home.mesh().as_str() == up::MESH && up::broker_folder(home.root()).is_dir();
-    match is_made_here {
-        true => format!("semel up{}", home_words(home.root())),
-        false => command("daemon up", home),
+    let has_joined = home.path(HomeFile::Mesh).exists();
+    let is_from_elsewhere = has_joined && !up::broker_folder(home.root()).is_dir();
+    if home.mesh().as_str() == up::MESH && !is_from_elsewhere {
+        return format!("semel up{}", home_words(home.root()));
     }
+    command("daemon up", home)
 }
 
 /// Says which home is meant, if a command that does not say it means another.
