@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use semel_broker::accept::{AcceptItem, Session, Verdict};
@@ -14,9 +14,9 @@ use semel_broker::life::StoreLife;
 use semel_broker::limiter::Limiter;
 use semel_broker::pipeline::{Answer, Pipeline};
 use semel_broker::store::{
-    Greeted, Mesh, NewMember, NewSession, PostgresStore, Role, SqliteStore, Store,
+    Greeted, Mesh, NewMember, NewSession, PostgresStore, Pulse, Role, SqliteStore, Store,
 };
-use semel_core::clock::{Clock, SystemClock, UnixMs};
+use semel_core::clock::{Clock, Reading, SystemClock, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
 use semel_core::hex::Hex;
@@ -208,6 +208,7 @@ async fn prepare(store: Store, load: Load) -> Result<Bench> {
         .hello(&NewSession {
             mesh_id,
             pubkey: sender.pubkey.clone(),
+            key_id: sender.key_id.clone(),
             instance_id: UuidId::new(Uuid::from_u128(1)),
             broker_id: UuidId::new(Uuid::from_u128(2)),
             hello_nonce: Hex([0; 16]),
@@ -215,7 +216,10 @@ async fn prepare(store: Store, load: Load) -> Result<Bench> {
             retire: Vec::new(),
             store_epoch: store.store_epoch().await?,
             now,
-            live_from: now,
+            pulse: Pulse {
+                at: Reading { wall: now, monotonic: Duration::ZERO },
+                ghost_after: Duration::ZERO,
+            },
             event_ids: [(); 3].map(|()| mint.uuid()),
         })
         .await?;

@@ -310,7 +310,7 @@ async fn engine(
     let nonces = Arc::new(|| [0; 16]);
     let registrar =
         Registrar::start(registrar_store, Arc::clone(&clock), nonces, authority).await?;
-    let numbers = AtomicU64::new(1);
+    let (numbers, drawn) = (AtomicU64::new(1), AtomicU64::new(2));
     let entropy = Box::new(move || u128::from(numbers.fetch_add(1, Ordering::Relaxed)));
     let parts = Parts {
         store,
@@ -320,7 +320,7 @@ async fn engine(
         validator: None,
         mint: Arc::new(IdMint::new(Arc::clone(&clock), entropy)),
         clock,
-        random: Arc::new(|| 0),
+        random: Arc::new(move || drawn.fetch_add(2, Ordering::Relaxed)),
     };
     let mut options = EngineOptions::new("bench", folder.join("work"));
     options.workers = workers;
@@ -377,12 +377,21 @@ async fn claims(folder: &Path, pending: usize) -> Result<Measured> {
                 closed: &|_| true,
                 approval_timeout: Duration::from_secs(1),
                 random: 0,
+                home: None,
+                for_another: &|_, _| false,
             };
-            begin(kept, claim, &facts).0.into_advance()
+            Some(begin(kept, claim, &facts).0.into_advance())
         });
         let now = SystemClock::new().wall();
-        let lease_until = now.saturating_add(Duration::from_secs(600));
-        let claim = Claim { worker: "bench".to_owned(), lease_until, limit: 1, now };
+        let claim = Claim {
+            worker: "bench".to_owned(),
+            fence: 1,
+            lease: Duration::from_secs(600),
+            limit: 1,
+            held: Vec::new(),
+            home: None,
+            now,
+        };
         let began = Instant::now();
         let claimed = engine.store().claim(claim, first).await?;
         latencies.push(micros(began));

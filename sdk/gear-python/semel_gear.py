@@ -12,10 +12,15 @@
     worker.run()
 
 An action returns its result as JSON, or an Artifact with the path of a file in the workspace (the
-current folder) for what has more than 1 MB. It raises Problem only when it has had no effect; one
-that cannot tell lets its process end (os._exit), and is treated as uncertain.
+current folder) for what has more than 1 MB. It raises Problem only when it has had no effect. Any
+other exception, and a result that cannot be sent, ends the process: nobody can tell what was done
+by then, and the attempt is uncertain.
+
+What it prints goes to standard error, as does what its children print: the pipes to the host are
+the kit's own.
 """
 
+import fcntl
 import hashlib
 import hmac
 import json
@@ -30,6 +35,10 @@ DOCUMENT_BYTES_MAX = 1024 * 1024
 LINE_BYTES_MAX = 20 + 1 + 64 + 1 + DOCUMENT_BYTES_MAX + 1
 HANDOVER_BYTES_MAX = 48 * 1024
 HANDOVER_FD = 3
+REPORT_CHARS_MAX = 4096
+
+# How a process ends that cannot tell what it has done (EX_SOFTWARE).
+CANNOT_TELL = 70
 
 _TO_GEAR = b"semel gear 1 to\0"
 _FROM_GEAR = b"semel gear 1 from\0"
@@ -113,13 +122,14 @@ class Context:
 
     def log(self, message, side_effect=False):
         """A line for the job's log; side_effect tells of an effect on the world."""
-        self._worker._say({"type": "log", "message": str(message), "side_effect": side_effect})
+        message = str(message)[:REPORT_CHARS_MAX]
+        self._worker._say({"type": "log", "message": message, "side_effect": bool(side_effect)})
 
     def progress(self, percent, message=None):
         """How far it is, 0 to 100."""
         said = {"type": "progress", "percent": max(0, min(100, int(percent)))}
         if message is not None:
-            said["message"] = message
+            said["message"] = str(message)[:REPORT_CHARS_MAX]
         self._worker._say(said)
 
     def sub_job(self, asked):
@@ -152,6 +162,7 @@ class Worker:
         self._actions, self._resolvers = {}, {}
         self._secrets, self._key = {}, b""
         self._out, self._number = threading.Lock(), 0
+        self._from_host, self._to_host = None, None
         self._context = None
 
     def action(self, name):
@@ -178,18 +189,35 @@ class Worker:
             self._take_over()
         except (OSError, ValueError, KeyError):
             sys.exit("there is no key on descriptor 3; a gear is run by semel (try: semel gear test)")
+        self._take_pipes()
         # Told by a message as well; the process ends in its own time, or is killed.
         signal.signal(signal.SIGTERM, lambda *_: self._cancel())
         expected = 0
         while True:
-            line = sys.stdin.buffer.readline(LINE_BYTES_MAX)
+            line = self._from_host.readline(LINE_BYTES_MAX)
             if not line:
                 break
             self._heard(self._document(line, expected))
             expected += 1
         self._cancel()
-        sys.stdout.flush()
-        os._exit(0)
+        _end(0)
+
+    def _take_pipes(self):
+        """Keeps the pipes to the host for itself: what is printed goes to standard error, and there
+        is nothing to read. Children inherit neither."""
+
+        def own(fd):
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+
+        self._from_host, self._to_host = os.fdopen(own(0), "rb"), os.fdopen(own(1), "wb")
+        empty, end = os.pipe()
+        os.close(end)
+        os.dup2(empty, 0)
+        os.close(empty)
+        os.dup2(2, 1)
+        # What was printed before this moment waits in a buffer and follows.
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(line_buffering=True)
 
     def _take_over(self):
         pieces, size = [], 0
@@ -235,47 +263,53 @@ class Worker:
     def _execute(self, context):
         try:
             action = self._actions.get(context.action)
-            if action is None:
-                text = "this gear has no action " + context.action
-                raise Problem("gear_bug", "no_such_action", text)
-            said = {"type": "result", **_result(action(context))}
-            if len(json.dumps(said).encode()) > DOCUMENT_BYTES_MAX:
-                text = "the result has more than 1 MB: write it to a file of the workspace"
-                raise Problem("gear_bug", "result_too_large", text)
-        except Problem as problem:
-            said = {"type": "error", "class": problem.cls, "code": problem.code,
-                    "message": problem.message}
-            if problem.retry_after_ms is not None:
-                said["retry_after_ms"] = problem.retry_after_ms
-        except BaseException as error:
+            try:
+                if action is None:
+                    text = "this gear has no action " + context.action
+                    raise Problem("gear_bug", "no_such_action", text)
+                said = {"type": "result", **_result(action(context))}
+            except Problem as problem:
+                said = {"type": "error", "class": problem.cls, "code": problem.code,
+                        "message": problem.message}
+                if problem.retry_after_ms is not None:
+                    said["retry_after_ms"] = problem.retry_after_ms
+            self._say(said)
+        except BaseException:
+            # It may have had its effect: whoever says "failed" now invites to do it again.
             traceback.print_exc()
-            text = "{}: {}".format(type(error).__name__, error)
-            said = {"type": "error", "class": "gear_bug", "code": "raised", "message": text}
-        self._say(said)
+            _end(CANNOT_TELL)
 
     def _resolve(self, context):
-        known = Resolved.unknown()
         try:
             resolver = self._resolvers.get(context.action)
-            if resolver is not None:
-                known = resolver(context)
+            known = Resolved.unknown() if resolver is None else resolver(context)
+            said = {"type": "resolved", "state": known.state}
+            if known.state == "done":
+                said.update(_result(known.result))
+            self._say(said)
         except BaseException:
             traceback.print_exc()
-        said = {"type": "resolved", "state": known.state}
-        if known.state == "done":
-            said.update(_result(known.result))
-        self._say(said)
+            self._say({"type": "resolved", "state": "unknown"})
 
     def _say(self, message):
         document = json.dumps(message, allow_nan=False).encode()
         if len(document) > DOCUMENT_BYTES_MAX:
-            raise ValueError("a message has more than 1 MB")
+            raise ValueError("a message has more than 1 MB: write it to a file of the workspace")
         with self._out:
             made = code(self._key, _FROM_GEAR, self._number, document)
             line = b"%d %s %s\n" % (self._number, made.hex().encode(), document)
             self._number += 1
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
+            self._to_host.write(line)
+            self._to_host.flush()
+
+
+def _end(status):
+    """Ends the process at once, whatever its threads do."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
 
 
 def _result(result):

@@ -19,7 +19,7 @@ mod tidy;
 
 use std::process::ExitCode;
 
-use chaos::Plant;
+use chaos::{Blow, Plant, Trouble};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -28,9 +28,15 @@ usage: cargo xtask <command>
   ci               what CI runs: format, clippy, tidy, test
   bench [NAME…] [--quick] [--long] [--readme]
                    start private servers, fetch peers, run the benchmarks; show the ratios
-  chaos [--minutes N] [--seed S] [--plant ack|dedupe|drop]
+  chaos [--minutes N] [--seed S] [--plant NAME] [--storm terminate|cancel]
                    kill, stop and cut off real processes under load; check what they promise;
-                   with a bug planted, check that it is found
+                   with a bug planted (ack, dedupe, drop, begin, settle, fence, claim,
+                   stderr, order), check that it is found; with a storm,
+                   sessions with PostgreSQL are ended, or statements cancelled, all the time
+  chaos --jobs N [--seed S] [--homes | --clocks]
+                   two engines do N jobs while their sessions with PostgreSQL are ended every
+                   30 ms; what they did is counted outside. With --homes each has gears and secrets
+                   of its own, and one is killed for good; with --clocks only their clocks step
   powerloss [--images N] [--seed S]
                    cut the power anywhere in a recorded workload; look what the disk has left
   tidy             check the rules of the repository
@@ -44,7 +50,8 @@ enum Command {
     Test { runner_args: Vec<String> },
     Ci,
     Bench { args: Vec<String> },
-    Chaos { minutes: u64, seed: Option<u64>, plant: Option<Plant> },
+    Chaos { minutes: u64, seed: Option<u64>, plant: Option<Plant>, storm: Option<Blow> },
+    ChaosJobs { jobs: u64, seed: Option<u64>, trouble: Trouble },
     Powerloss { images: u64, seed: Option<u64> },
     Tidy,
     Generate { check: bool },
@@ -60,7 +67,8 @@ fn main() -> ExitCode {
         Command::Test { runner_args } => Ok(test::run(&runner_args)),
         Command::Ci => ci::run(),
         Command::Bench { args } => bench::run(&args),
-        Command::Chaos { minutes, seed, plant } => chaos::run(minutes, seed, plant),
+        Command::Chaos { minutes, seed, plant, storm } => chaos::run(minutes, seed, plant, storm),
+        Command::ChaosJobs { jobs, seed, trouble } => chaos::run_jobs(jobs, seed, trouble),
         Command::Powerloss { images, seed } => powerloss::run(images, seed),
         Command::Tidy => tidy::run(),
         Command::Generate { check } => generate::run(check).map(|()| ExitCode::SUCCESS),
@@ -80,16 +88,26 @@ fn parse(args: &[String]) -> Option<Command> {
         ("test", ["--", ..]) => Some(Command::Test { runner_args: rest[1..].to_vec() }),
         ("ci", []) => Some(Command::Ci),
         ("bench", _) => Some(Command::Bench { args: rest.to_vec() }),
-        ("chaos", words) => {
-            let planted = |pair: &&[&str]| pair[0] == "--plant";
-            let (plants, others): (Vec<_>, Vec<_>) = words.chunks(2).partition(planted);
-            let plant = match plants.as_slice() {
-                [] => None,
-                [[_, name]] => Some(Plant::parse(name)?),
+        ("chaos", words) if words.contains(&"--jobs") => {
+            let is_trouble = |word: &&str| ["--homes", "--clocks"].contains(word);
+            let (named, others): (Vec<&str>, Vec<&str>) =
+                words.iter().partition(|word| is_trouble(word));
+            let (jobs, seed) = amount_and_seed("--jobs", 0, &others)?;
+            let trouble = match named.as_slice() {
+                [] => Trouble::Sessions,
+                ["--homes"] => Trouble::Homes,
+                ["--clocks"] => Trouble::Clocks,
                 _ => return None,
             };
-            let (minutes, seed) = amount_and_seed("--minutes", 1, &others.concat())?;
-            Some(Command::Chaos { minutes, seed, plant })
+            Some(Command::ChaosJobs { jobs, seed, trouble })
+        }
+        ("chaos", words) => {
+            let (plant, words) = named("--plant", words)?;
+            let (storm, words) = named("--storm", &words)?;
+            let plant = plant.map_or(Some(None), |name| Plant::parse(name).map(Some))?;
+            let storm = storm.map_or(Some(None), |name| Blow::parse(name).map(Some))?;
+            let (minutes, seed) = amount_and_seed("--minutes", 1, &words)?;
+            Some(Command::Chaos { minutes, seed, plant, storm })
         }
         ("powerloss", words) => {
             let (images, seed) = amount_and_seed("--images", powerloss::IMAGES, words)?;
@@ -98,6 +116,16 @@ fn parse(args: &[String]) -> Option<Command> {
         ("tidy", []) => Some(Command::Tidy),
         ("gen", []) => Some(Command::Generate { check: false }),
         ("gen", ["--check"]) => Some(Command::Generate { check: true }),
+        _ => None,
+    }
+}
+
+/// The word behind `name`, if it is there once, and all other words.
+fn named<'a>(name: &str, words: &[&'a str]) -> Option<(Option<&'a str>, Vec<&'a str>)> {
+    let (found, others): (Vec<_>, Vec<_>) = words.chunks(2).partition(|pair| pair[0] == name);
+    match found.as_slice() {
+        [] => Some((None, others.concat())),
+        [[_, word]] => Some((Some(word), others.concat())),
         _ => None,
     }
 }
@@ -124,7 +152,7 @@ mod tests {
     }
 
     fn chaos(minutes: u64, seed: Option<u64>, plant: Option<Plant>) -> Command {
-        Command::Chaos { minutes, seed, plant }
+        Command::Chaos { minutes, seed, plant, storm: None }
     }
 
     #[test]
@@ -140,6 +168,15 @@ mod tests {
         for line in ["chaos --seed 2 --plant dedupe", "chaos --plant dedupe --seed 2"] {
             assert_eq!(parsed(line), Some(chaos(1, Some(2), Some(Plant::Dedupe))), "{line}");
         }
+        let cancels = Some(Blow::Cancel);
+        let storm = Command::Chaos { minutes: 10, seed: None, plant: None, storm: cancels };
+        assert_eq!(parsed("chaos --minutes 10 --storm cancel"), Some(storm));
+        assert_eq!(parsed("chaos --storm hail"), None);
+        let jobs = |trouble| Some(Command::ChaosJobs { jobs: 5000, seed: Some(3), trouble });
+        assert_eq!(parsed("chaos --jobs 5000 --seed 3"), jobs(Trouble::Sessions));
+        assert_eq!(parsed("chaos --homes --jobs 5000 --seed 3"), jobs(Trouble::Homes));
+        assert_eq!(parsed("chaos --jobs 5000 --clocks --seed 3"), jobs(Trouble::Clocks));
+        assert_eq!(parsed("chaos --jobs 5000 --clocks --homes"), None);
         let powerloss = Command::Powerloss { images: 50, seed: None };
         assert_eq!(parsed("powerloss --images 50"), Some(powerloss));
         assert_eq!(parsed("tidy"), Some(Command::Tidy));

@@ -19,6 +19,7 @@ use semel_broker::store::{NewMember, Role, SqliteStore, Store};
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::id::{MeshId, UuidId};
 use semel_core::mint::IdMint;
+use semel_core::plausible::SweepClock;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::engine::{Engine, EngineOptions};
 use semel_daemon::http::{Member, part};
@@ -68,6 +69,8 @@ pub(crate) async fn host(folder: &Path, number: u8, url: &str) -> Result<Host> {
         max_age_hours_override: None,
         answer_timeout: LinkOptions::ANSWER_TIMEOUT,
         expire_interval: LinkOptions::EXPIRE_INTERVAL,
+        steady_after: LinkOptions::STEADY_AFTER,
+        sweep_clock: SweepClock::new(),
         random: Arc::new(random),
     };
     let day = Duration::from_secs(24 * 60 * 60);

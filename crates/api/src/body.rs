@@ -1,4 +1,4 @@
-//! Bodies of requests, read within limits, and of answers: whole ones and streams.
+//! Bodies of requests, read within limits, and of answers: whole ones, streams and files.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -10,6 +10,7 @@ use semel_core::code::Code;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::file::Content;
 use crate::limits::{BODY_TIMEOUT, DISCARD_BYTES_MAX};
 use crate::problem::Problem;
 
@@ -19,6 +20,8 @@ pub(crate) enum Body {
     Whole(Option<Bytes>),
     /// Pieces as they come; it ends when their sender does.
     Stream(mpsc::Receiver<Bytes>),
+    /// A file, read as it is taken.
+    File(Content),
 }
 
 impl Body {
@@ -39,12 +42,17 @@ impl HttpBody for Body {
         let bytes = match &mut *self {
             Self::Whole(bytes) => Poll::Ready(bytes.take()),
             Self::Stream(pieces) => pieces.poll_recv(context),
+            Self::File(content) => content.poll_piece(context),
         };
         bytes.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
+        match self {
+            Self::Whole(bytes) => bytes.is_none(),
+            Self::Stream(_) => false,
+            Self::File(content) => content.left == 0,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -53,6 +61,7 @@ impl HttpBody for Body {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
             Self::Stream(_) => SizeHint::default(),
+            Self::File(content) => SizeHint::with_exact(content.left),
         }
     }
 }

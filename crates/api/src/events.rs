@@ -49,6 +49,12 @@ pub trait Tail: Send + 'static {
     fn is_last(_event: &Self::Event) -> bool {
         false
     }
+
+    /// Whether a read that has found nothing will find nothing later either: then a stream that
+    /// was resumed at its end is over at once.
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 /// A place among the streams, before it is known where it begins.
@@ -68,10 +74,7 @@ impl Opening {
             None => call.query.number(AFTER.name),
         };
         let api = Arc::clone(call.api());
-        let Ok(place) = Arc::clone(&api.streams).try_acquire_owned() else {
-            let problem = Problem::new(Code::TooManyStreams, "too many event streams are open");
-            return Err(problem.retry_after(1));
-        };
+        let place = api.stream_place()?;
         Ok(Self { api, seen, place })
     }
 
@@ -162,7 +165,7 @@ impl<T: Tail> Stream<T> {
         let mut rows = STREAM_ROWS_SMALL;
         loop {
             let events = self.tail.read(self.after, rows).await?;
-            let Some(newest) = events.last() else { return Ok(true) };
+            let Some(newest) = events.last() else { return Ok(!self.tail.is_over()) };
             let ends = T::is_last(newest);
             let mut written = 0;
             let mut piece = Vec::new();

@@ -4,8 +4,8 @@
 //!
 //! Reading order: who may call ([`access`]), what a call is ([`route`], [`field`]), who serves it
 //! ([`part`]), how it is found (`find`) and how answers are written ([`json`], [`page`],
-//! [`events`], [`problem`]). Everything that holds for every call is here: it is let in, counted,
-//! read, answered.
+//! [`events`], [`file`], [`problem`]). Everything that holds for every call is here: it is let in,
+//! counted, read, answered.
 
 pub mod access;
 mod body;
@@ -13,6 +13,7 @@ mod bucket;
 pub mod door;
 pub mod events;
 pub mod field;
+pub mod file;
 mod find;
 pub mod json;
 mod metrics;
@@ -38,7 +39,7 @@ use prometheus_client::registry::Registry;
 use semel_core::clock::Clock;
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use self::access::{Door, Rules, Tokens};
 use self::body::Body;
@@ -64,7 +65,7 @@ pub struct ApiOptions {
     pub origin_allowlist: Vec<String>,
     /// Calls under way.
     pub max_inflight: usize,
-    /// Event streams.
+    /// Streams, of events and of files.
     pub max_streams: usize,
     /// Bytes of a request's body.
     pub body_bytes_max: usize,
@@ -195,6 +196,13 @@ impl Api {
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
         let place = InFlight { api: Arc::clone(self), _inside: self.inside.subscribe() };
         (before < self.options.max_inflight).then_some(place)
+    }
+
+    /// A place among the streams.
+    fn stream_place(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            Problem::new(Code::TooManyStreams, "too many streams are open").retry_after(1)
+        })
     }
 }
 

@@ -17,7 +17,7 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Calls under way on the local API.
 pub const CALLS_MAX: usize = 256;
 
-/// Event streams that may be open.
+/// Streams that may be open, of events and of files.
 pub const STREAMS_MAX: usize = 32;
 
 /// Calls that a TCP token may make at once, and per second in the long run.
@@ -60,7 +60,7 @@ pub const STREAM_ROWS_SMALL: i64 = 8;
 /// See [`STREAM_ROWS_SMALL`].
 pub const STREAM_ROWS_LARGE: i64 = 128;
 
-/// Bytes of events that a stream writes at once, unless one alone has more.
+/// Bytes of a file, or of events, that a stream writes at once, unless one event alone has more.
 pub const STREAM_PIECE_BYTES: usize = 64 << 10;
 
 /// Pieces that wait for a slow reader.

@@ -20,6 +20,7 @@ const ALWAYS: &[Code] = &[
     Code::RateLimited,
     Code::InternalError,
     Code::StoreUnavailable,
+    Code::OutcomeUnknown,
 ];
 
 /// What everything that has a body may be refused for besides.

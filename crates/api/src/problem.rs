@@ -112,8 +112,15 @@ impl From<StoreError> for Problem {
             StoreError::Busy => {
                 Self::new(Code::DaemonBusy, "too many writes are waiting").retry_after(1)
             }
+            StoreError::Uncertain { .. } => {
+                tracing::error!(error = error.chain(), "nobody can tell what became of a call");
+                Self::new(Code::OutcomeUnknown, "nobody can tell whether it was done")
+            }
+            passing if passing.passes() => {
+                tracing::error!(error = passing.chain(), "a call could not be answered");
+                Self::new(Code::StoreUnavailable, "the database refuses it for now")
+            }
             StoreError::Stopped
-            | StoreError::Uncertain { .. }
             | StoreError::Unavailable { .. }
             | StoreError::Contended { .. }
             | StoreError::RolledBack { .. }
@@ -125,6 +132,7 @@ impl From<StoreError> for Problem {
             | StoreError::Postgres(_)
             | StoreError::Panicked
             | StoreError::TooManyRows { .. }
+            | StoreError::Damaged { .. }
             | StoreError::Corrupt { .. } => {
                 tracing::error!(error = error.chain(), "a call met what should not be possible");
                 Self::new(Code::InternalError, "the daemon's log says what went wrong")

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use crate::access::Door;
 use crate::body::Body;
 use crate::field::{Field, Given};
+use crate::file::Content;
 use crate::problem::{self, Problem};
 use crate::{Api, InFlight};
 
@@ -159,6 +160,11 @@ impl Answer {
     pub const fn events(about: &'static str) -> Self {
         Self { status: 200, content: EVENTS, about, schema: crate::schema::text }
     }
+
+    /// A file as it is.
+    pub const fn file(about: &'static str) -> Self {
+        Self { status: 200, content: BYTES, about, schema: crate::schema::bytes }
+    }
 }
 
 /// An answer under way.
@@ -215,6 +221,8 @@ pub struct Reply {
 pub const JSON: &str = "application/json";
 /// Events.
 pub const EVENTS: &str = "text/event-stream";
+/// Files.
+pub const BYTES: &str = "application/octet-stream";
 
 impl Reply {
     /// A JSON document.
@@ -248,13 +256,19 @@ impl Reply {
         Self { status: 200, content: Some(content), body: Body::Stream(pieces) }
     }
 
+    /// A file as it is.
+    pub(crate) fn file(file: Content) -> Self {
+        let content = HeaderValue::from_static(BYTES);
+        Self { status: 200, content: Some(content), body: Body::File(file) }
+    }
+
     fn of(status: u16, content: HeaderValue, body: impl Into<Bytes>) -> Self {
         Self { status, content: Some(content), body: Body::whole(body) }
     }
 
     /// The answer itself.
     pub(crate) fn into_response(self) -> Response<Body> {
-        let streams = matches!(self.body, Body::Stream(_));
+        let streams = matches!(self.body, Body::Stream(_) | Body::File(_));
         let mut response = Response::new(self.body);
         *response.status_mut() = crate::status(self.status);
         if let Some(content) = self.content {

@@ -18,6 +18,11 @@ pub fn text() -> Value {
     json!({"type": "string"})
 }
 
+/// Bytes as they are.
+pub fn bytes() -> Value {
+    json!({"type": "string", "format": "binary"})
+}
+
 /// A text or null.
 pub fn maybe_text() -> Value {
     json!({"type": ["string", "null"]})

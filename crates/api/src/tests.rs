@@ -131,6 +131,28 @@ const TICKS: &[Route<Ticks>] = &[Route {
     })
 }];
 
+/// A file that is larger than what waits between two programs.
+struct Page(PathBuf);
+
+const PAGE_BYTES: usize = 4 << 20;
+
+impl State for Page {}
+
+const PAGES: &[Route<Page>] = &[Route {
+    answers: &[Answer::file("the page")],
+    problems: &[Code::TooManyStreams],
+    ..Route::get("/v1/page/{id}", "Gives so many bytes of a page", |call| {
+        Box::pin(async move {
+            let page = std::fs::File::open(&call.state.0).expect("a page");
+            crate::file::reply(&call, page, call.id.parse().expect("a number"))
+        })
+    })
+}];
+
+fn page() -> Vec<u8> {
+    (0..PAGE_BYTES).map(|number| u8::try_from(number % 251).expect("a byte")).collect()
+}
+
 struct NoToken;
 
 impl Tokens for NoToken {
@@ -154,7 +176,13 @@ async fn served() -> Served {
     let folder = tempfile::tempdir().expect("a folder");
     let echo = Arc::new(Echo { held: AtomicBool::new(false) });
     let ticks = Arc::new(Ticks(watch::channel(0).0));
-    let parts = vec![Part::new(Arc::clone(&echo), ECHO), Part::new(Arc::clone(&ticks), TICKS)];
+    let path = folder.path().join("page");
+    std::fs::write(&path, page()).expect("a page");
+    let parts = vec![
+        Part::new(Arc::clone(&echo), ECHO),
+        Part::new(Arc::clone(&ticks), TICKS),
+        Part::new(Arc::new(Page(path)), PAGES),
+    ];
     let options = ApiOptions { body_bytes_max: SMALL, ..ApiOptions::default() };
     let clock = Arc::new(SimClock::at_ms(0));
     let api = Api::new(options, Arc::new(NoToken), clock, parts);
@@ -243,7 +271,10 @@ async fn one_document_names_the_calls_of_all_parts() {
     let served = served().await;
     let document: Value = serde_json::from_str(served.api.openapi()).expect("JSON");
     let paths: Vec<&String> = document["paths"].as_object().expect("paths").keys().collect();
-    assert_eq!(paths, ["/v1/echo", "/v1/echo/large", "/v1/echo/{id}", "/v1/ticks"]);
+    assert_eq!(
+        paths,
+        ["/v1/echo", "/v1/echo/large", "/v1/echo/{id}", "/v1/page/{id}", "/v1/ticks"]
+    );
     let problem = &document["components"]["schemas"]["Problem"];
     assert_eq!(problem["properties"]["held_by"]["type"], "string");
     assert!(!problem["required"].as_array().expect("names").contains(&json!("held_by")));
@@ -326,4 +357,48 @@ async fn a_stop_ends_streams() {
     BufReader::new(&mut stream).read_line(&mut first).await.expect("an answer");
     assert!(first.starts_with("HTTP/1.1 200"), "{first}");
     timeout(Duration::from_secs(5), served.stop()).await.expect("sooner than a drain gives up");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_sent_with_its_length_and_one_that_ends_early_is_cut() {
+    let served = served().await;
+    for bytes in [0, 1, PAGE_BYTES - 1, PAGE_BYTES] {
+        let said = served.ask("GET", &format!("/v1/page/{bytes}"), b"").await;
+        assert_eq!(said.header("content-length"), Some(bytes.to_string().as_str()));
+        assert_eq!(said.header("content-type"), Some("application/octet-stream"));
+        assert!(said.body == page()[..bytes], "{bytes}: {} came", said.body.len());
+    }
+    // Somebody has made it shorter after its length was told: the connection ends, and says so.
+    let said = served.ask("GET", &format!("/v1/page/{}", PAGE_BYTES + 1), b"").await;
+    assert_eq!(said.header("content-length"), Some((PAGE_BYTES + 1).to_string().as_str()));
+    assert!(page().starts_with(&said.body), "{} came", said.body.len());
+    served.stop().await;
+}
+
+/// Readers that stand still take places of streams, not of calls, and give them back.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_have_places_among_the_streams() {
+    let served = served().await;
+    let path = format!("/v1/page/{PAGE_BYTES}");
+    let mut slow = Vec::new();
+    for _ in 0..ApiOptions::default().max_streams {
+        let mut stream = UnixStream::connect(&served.socket).await.expect("it listens");
+        stream.write_all(&request("GET", &path, &[], b"")).await.expect("it reads");
+        let mut first = String::new();
+        BufReader::new(&mut stream).read_line(&mut first).await.expect("an answer");
+        assert!(first.starts_with("HTTP/1.1 200"), "{first}");
+        slow.push(stream);
+    }
+    let refused = served.ask("GET", &path, b"").await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    assert_eq!(refused.problem().1, "too_many_streams");
+    assert_eq!(served.ask("GET", "/v1/echo/x", b"").await.status, 200);
+    drop(slow);
+    let given_back = async {
+        while served.ask("GET", &path, b"").await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, given_back).await.expect("the places are free again");
+    served.stop().await;
 }

@@ -24,7 +24,8 @@ impl Future for ToItsEnd {
     type Output = Result<Reply, Problem>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let cut_short = || Err(Problem::new(Code::InternalError, "the call was cut short"));
+        // It may have written before it ended.
+        let cut_short = || Err(Problem::new(Code::OutcomeUnknown, "the call was cut short"));
         let Some(answering) = &mut self.0 else { return Poll::Ready(cut_short()) };
         // Sound: what panicked is not polled again.
         let polled = catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(context)));
@@ -44,5 +45,16 @@ impl Drop for ToItsEnd {
         if let (Some(answering), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             drop(runtime.spawn(answering));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn of_a_call_that_panicked_nobody_says_that_it_failed() {
+        let said = ToItsEnd::new(Box::pin(async { panic!("after its commit") })).await;
+        assert_eq!(said.err().map(|problem| problem.code), Some(Code::OutcomeUnknown));
     }
 }

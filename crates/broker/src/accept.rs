@@ -9,9 +9,10 @@ use semel_core::envelope::Envelope;
 use semel_core::fingerprint::Fingerprint;
 use semel_core::id::{BrokerMessageId, ClientMessageId, InstanceId, MemberId, MeshId};
 use semel_core::outbox::Compared;
+use semel_core::plausible::Between;
 use semel_core::status;
 
-use crate::limits::{DAY, DEDUPE_GRACE};
+use crate::limits::{DAY, DEDUPE_GRACE, DOUBT_PAUSE};
 
 /// A connection's claim to speak for a daemon: valid while the store says this epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,6 +70,14 @@ pub struct Held {
     pub first_seen_at: UnixMs,
     /// Whether the message itself is still there.
     pub history_available: bool,
+}
+
+impl Held {
+    /// A row that promises a message which does not exist: an id without any of the other effects.
+    /// Nobody may be told that it is known. Its retry takes it over.
+    pub const fn is_orphan(&self) -> bool {
+        self.history_available && self.history_id.is_none() && !cfg!(semel_plant = "begin")
+    }
 }
 
 status! {
@@ -197,10 +206,33 @@ pub trait Door: Send {
     fn goes_on(&self, store_epoch: &str) -> bool;
 
     /// Whether an item's id may have been accepted and forgotten.
-    fn is_too_old(&self, index: usize) -> bool;
+    fn age(&self, index: usize) -> Age;
 
     /// Whether an item may go on; what it is answered if not.
     fn check(&mut self, index: usize, item: &AcceptItem) -> Result<(), Verdict>;
+}
+
+/// Whether an id may have been accepted and forgotten before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Age {
+    /// It cannot: if it was accepted, it is known.
+    Young,
+    /// It may: neither accepting nor refusing it would be right.
+    TooOld,
+    /// The clocks do not agree on it.
+    InDoubt,
+}
+
+impl Age {
+    /// What is said against a send of this age whose id is not known. One in doubt waits, as for
+    /// the limiter: what comes behind it waits, too, and nothing is given up.
+    pub const fn objection(self) -> Option<Verdict> {
+        match self {
+            Self::Young => None,
+            Self::TooOld => Some(Verdict::Refused(Code::KeyTooOldToJudge)),
+            Self::InDoubt => Some(Verdict::RateLimited { retry_after: DOUBT_PAUSE }),
+        }
+    }
 }
 
 /// How long a mesh remembers ids.
@@ -222,6 +254,17 @@ impl DedupeMode {
         match self {
             Self::Permanent => false,
             Self::RetentionScoped { days } => enqueued_at.saturating_add(DAY * days) < now,
+        }
+    }
+
+    /// The age of a send that was queued at `enqueued_at`.
+    pub fn age(self, enqueued_at: UnixMs, now: Between) -> Age {
+        if self.too_old(enqueued_at, now.earliest) {
+            Age::TooOld
+        } else if self.too_old(enqueued_at, now.latest) {
+            Age::InDoubt
+        } else {
+            Age::Young
         }
     }
 

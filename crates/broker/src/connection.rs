@@ -145,8 +145,8 @@ async fn stale(connection: &Connection) -> End {
 async fn depart(connection: Connection) {
     let Connection { broker, mesh, session, registration, outbound: _ } = connection;
     drop(registration);
-    let (policy, live_from) = (mesh.connection_policy, broker.live_from());
-    match broker.store.depart(mesh.mesh_id, &session, policy, live_from).await {
+    let (policy, pulse) = (mesh.connection_policy, broker.pulse());
+    match broker.store.depart(mesh.mesh_id, &session, policy, pulse).await {
         Ok(()) => broker.sessions_changed(mesh.mesh_id),
         // Without heartbeats it ends by itself.
         Err(error) => tracing::warn!(error = error.chain(), "a presence could not be ended"),

@@ -1,9 +1,12 @@
 //! What a broker does at night (mesh.md §7): forgets ids, invites and nonces that have expired,
-//! deletes messages that are too old, and looks whether every message has all of its effects.
+//! deletes messages that are too old, and looks whether every message has all of its effects. It
+//! goes by a clock that has settled (`semel_core::plausible`): what was deleted does not come back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::clock::{Clock, UnixMs};
+use semel_core::plausible::{Sweep, SweepClock};
 use semel_store::StoreError;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -62,13 +65,49 @@ pub async fn run(
 }
 
 async fn nightly(store: &Store, clock: &dyn Clock, metrics: &Metrics) {
+    let mut sweeps = sweep_clock(store, clock).await;
     sleep(HOUSEKEEPING_DELAY).await;
-    let mut nights = interval(HOUSEKEEPING_INTERVAL);
-    nights.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        nights.tick().await;
-        if let Err(error) = night_once(store, clock, metrics).await {
-            tracing::error!(error = error.chain(), "housekeeping failed; it is tried again");
+        let next = match night_when_settled(store, clock, metrics, &mut sweeps).await {
+            Ok(next) => next,
+            Err(error) => {
+                tracing::error!(error = error.chain(), "housekeeping failed; it is tried again");
+                HOUSEKEEPING_INTERVAL
+            }
+        };
+        sleep(next).await;
+    }
+}
+
+/// How the clocks stand at the start, beside what the store has seen of time.
+pub async fn sweep_clock(store: &Store, clock: &dyn Clock) -> SweepClock {
+    let mut sweeps = SweepClock::new();
+    let newest = store.newest().await.unwrap_or_else(|error| {
+        tracing::warn!(error = error.chain(), "the newest message could not be looked for");
+        None
+    });
+    sweeps.began(newest, clock);
+    sweeps
+}
+
+/// A night, if the clock may be believed. Says when to come again.
+pub async fn night_when_settled(
+    store: &Store,
+    clock: &dyn Clock,
+    metrics: &Metrics,
+    sweeps: &mut SweepClock,
+) -> Result<Duration, StoreError> {
+    if let Some(theirs) = store.now().await? {
+        sweeps.heard(theirs, clock.monotonic());
+    }
+    match sweeps.look_at(clock) {
+        Sweep::By(now) => {
+            night_once(store, now, metrics).await?;
+            Ok(HOUSEKEEPING_INTERVAL)
+        }
+        Sweep::After(wait) => {
+            tracing::warn!(seconds = wait.as_secs(), "the clock has stepped: housekeeping waits");
+            Ok(wait)
         }
     }
 }
@@ -100,21 +139,17 @@ pub async fn lag_once(
     Ok(())
 }
 
-/// What is done in one night.
-pub async fn night_once(
-    store: &Store,
-    clock: &dyn Clock,
-    metrics: &Metrics,
-) -> Result<(), StoreError> {
+/// What is done in one night, by this time.
+pub async fn night_once(store: &Store, now: UnixMs, metrics: &Metrics) -> Result<(), StoreError> {
     let meshes = store.mesh_list().await?;
-    let swept = sweep_once(store, &meshes, clock.wall()).await;
+    let swept = sweep_once(store, &meshes, now).await;
     let SweepReport { ids, messages, audit_events, unfinished, failures } = swept;
     tracing::info!(ids, messages, audit_events, unfinished, "swept");
     for failure in failures {
         tracing::error!(failure, "a sweep failed; it is tried again");
     }
     let mut of_meshes = Vec::with_capacity(meshes.len());
-    for (mesh, checked) in meshes.iter().zip(check_once(store, &meshes, clock.wall()).await) {
+    for (mesh, checked) in meshes.iter().zip(check_once(store, &meshes, now).await) {
         let mesh_id = mesh.mesh_id;
         match checked {
             Ok(report) if report.is_clean() => {

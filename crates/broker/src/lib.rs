@@ -20,6 +20,8 @@ pub mod limits;
 pub mod meshes;
 pub mod metrics;
 pub mod pipeline;
+pub mod present;
+mod readiness;
 pub mod roster;
 pub mod server;
 pub mod sessions;

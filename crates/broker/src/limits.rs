@@ -210,6 +210,9 @@ pub const SWEEP_ROUNDS_MAX: u32 = 100_000;
 /// Rows that the consistency check reads at a time.
 pub const CHECK_PAGE_ROWS: u32 = 1000;
 
+/// Ids without their message that a check lists.
+pub const ORPHANS_LISTED_MAX: usize = 1000;
+
 /// How far the clocks of two brokers may be apart before the check calls what retention did a gap.
 pub const CLOCK_SKEW_MAX: Duration = DAY;
 
@@ -218,6 +221,9 @@ pub const HOUSEKEEPING_DELAY: Duration = Duration::from_secs(10 * 60);
 
 /// How often housekeeping runs.
 pub const HOUSEKEEPING_INTERVAL: Duration = DAY;
+
+/// How long an answer to `GET /readyz` is given again: each look is a commit.
+pub const READY_KEPT: Duration = Duration::from_secs(1);
 
 /// The pause after a hint to the other brokers: what is touched meanwhile shares the next one.
 pub const HINT_INTERVAL: Duration = Duration::from_millis(15);
@@ -288,3 +294,6 @@ impl Default for Timings {
         }
     }
 }
+
+/// How long a send waits whose age cannot be told, because the clock was just set.
+pub const DOUBT_PAUSE: Duration = Duration::from_secs(5);

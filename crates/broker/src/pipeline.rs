@@ -13,7 +13,7 @@
 //! | phase | what | refused with |
 //! |---|---|---|
 //! | B0 | is the id known? Then it is answered, before any limit | – |
-//! | B1 | too old to judge, then size, then rate | `410`, `413`, `429` |
+//! | B1 | too old to judge (in doubt: wait), then size, then rate | `410`, `413`, `429` |
 //! | B2, B3 | the store's transaction | the table of `docs/design/broker.md` |
 //!
 //! `5xx` is said only of what was undone. What nobody can know is not answered: the connections
@@ -32,22 +32,24 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesOrdered;
 use semel_core::clock::{Clock, UnixMs};
-use semel_core::code::Code;
 use semel_core::id::MeshId;
+use semel_core::plausible::Between;
 use semel_store::sqlite::Sequence;
 use semel_store::{Fate, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
 use self::door::{Arrival, AtTheDoor, Checked, Guests, Names, allowed};
 use self::gate::{Gate, Stage, Taken};
+use self::order::Place;
 use self::way::{Saw, Way};
-use crate::accept::{AcceptBatch, AcceptItem, Claim, Verdict};
+use crate::accept::{AcceptBatch, AcceptItem, Claim, Session, Verdict};
 use crate::hints::Hints;
 use crate::hub::Hub;
 use crate::life::StoreLife;
 use crate::limiter::{self, Limiter, LimiterCounts};
 use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX, LOOK_UPS_AT_ONCE};
 use crate::metrics::{LaneMetrics, Metrics};
+use crate::present::Present;
 use crate::store::{BatchDone, Mesh, Next, Store};
 
 /// What a send is answered with.
@@ -87,7 +89,16 @@ struct Ran {
 /// The lanes of all meshes.
 pub struct Pipeline {
     shared: Arc<Shared>,
-    lanes: Mutex<HashMap<MeshId, mpsc::Sender<Waiting>>>,
+    lanes: Mutex<HashMap<MeshId, Lane>>,
+}
+
+/// Where sends of a mesh are handed in.
+struct Lane {
+    sends: mpsc::Sender<Waiting>,
+    /// Only sessions of higher epochs.
+    after_epoch: i64,
+    /// The highest epoch of a session that was given this lane.
+    newest_epoch: i64,
 }
 
 struct Shared {
@@ -95,6 +106,7 @@ struct Shared {
     life: StoreLife,
     limiter: Limiter,
     clock: Arc<dyn Clock>,
+    present: Arc<Present>,
     hub: Arc<Hub>,
     hints: Option<Hints>,
     metrics: Arc<Metrics>,
@@ -122,13 +134,20 @@ impl Pipeline {
         hints: Option<Hints>,
     ) -> Self {
         let metrics = Arc::new(Metrics::default());
-        let shared = Arc::new(Shared { store, life, limiter, clock, hub, hints, metrics });
+        let present = Arc::new(Present::new(Arc::clone(&clock)));
+        let shared = Shared { store, life, limiter, clock, present, hub, hints, metrics };
+        let shared = Arc::new(shared);
         Self { shared, lanes: Mutex::new(HashMap::new()) }
     }
 
     /// What is counted here and by everything that works with it.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.shared.metrics
+    }
+
+    /// By which time the age of sends is judged.
+    pub fn present(&self) -> &Present {
+        &self.shared.present
     }
 
     /// How the limiter decided so far.
@@ -145,24 +164,39 @@ impl Pipeline {
         enqueued_at: UnixMs,
     ) -> oneshot::Receiver<Answer> {
         let (reply, answer) = oneshot::channel();
-        let lane = self.lane(mesh);
+        let Some(lane) = self.lane(mesh, &item.session) else { return answer };
         // A lane that has ended drops the send, and with it the channel: that is an answer.
         let arrival = Arrival { mesh: Arc::clone(mesh), enqueued_at };
         let _ = lane.send(Waiting { item, arrival, reply }).await;
         answer
     }
 
-    fn lane(&self, mesh: &Arc<Mesh>) -> mpsc::Sender<Waiting> {
+    /// The mesh's lane; none for a session that has lost sends with one that died.
+    fn lane(&self, mesh: &Arc<Mesh>, session: &Session) -> Option<mpsc::Sender<Waiting>> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let lane = lanes.entry(mesh.mesh_id).or_insert_with(|| {
-            let (lane, waiting) = mpsc::channel(LANE_QUEUE_MAX);
-            let shared = Arc::clone(&self.shared);
-            let counted = shared.metrics.lane(mesh);
-            let gate = Arc::new(Gate::new(mesh.mesh_id, Arc::clone(&shared.clock)));
-            drop(tokio::spawn(async move { shared.serve(&counted, &gate, waiting).await }));
-            lane
-        });
-        lane.clone()
+        let lane = lanes.entry(mesh.mesh_id).or_insert_with(|| self.open(mesh, i64::MIN));
+        if lane.sends.is_closed() {
+            // Whatever its sessions have under way would overtake what was lost. Later ones have
+            // higher epochs, and begin with what is due.
+            *lane = self.open(mesh, lane.newest_epoch);
+        }
+        lane.newest_epoch = lane.newest_epoch.max(session.epoch);
+        (session.epoch > lane.after_epoch).then(|| lane.sends.clone())
+    }
+
+    fn open(&self, mesh: &Arc<Mesh>, after_epoch: i64) -> Lane {
+        let (sends, waiting) = mpsc::channel(LANE_QUEUE_MAX);
+        let shared = Arc::clone(&self.shared);
+        let counted = shared.metrics.lane(mesh);
+        let gate = Arc::new(Gate::new(mesh.mesh_id, Arc::clone(&shared.present)));
+        let serving = tokio::spawn(async move { shared.serve(&counted, &gate, waiting).await });
+        let mesh_id = mesh.mesh_id;
+        drop(tokio::spawn(async move {
+            if serving.await.is_err_and(|error| error.is_panic()) {
+                tracing::error!(%mesh_id, "a lane has died; the next send opens another one");
+            }
+        }));
+        Lane { sends, after_epoch, newest_epoch: after_epoch }
     }
 }
 
@@ -231,7 +265,7 @@ impl Shared {
         mesh_id: MeshId,
         unknown: Result<Vec<Waiting>, Vec<Waiting>>,
     ) -> Vec<(Waiting, Option<Checked>)> {
-        let now = self.clock.wall();
+        let now = self.present.between();
         let unknown = match unknown {
             Ok(unknown) => unknown,
             Err(undecided) => {
@@ -275,7 +309,7 @@ impl Shared {
             let taken = gate.take();
             let batch = (!taken.batch.items.is_empty()).then(|| Arc::clone(&taken.batch));
             let next = batch.map(|batch| {
-                let door = AtTheDoor::of(&shared, &gate, &taken.guests, 0, batch.now);
+                let door = AtTheDoor::of(&shared, &gate, &taken.guests, 0);
                 Next { batch, door }
             });
             *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
@@ -296,20 +330,19 @@ impl Shared {
             }
             (None, Err(_)) => gate.take(),
         };
-        let Taken { batch, replies, guests, put_off, at } = taken;
+        let Taken { batch, replies, guests, places, put_off, at } = taken;
         let took = self.clock.monotonic().saturating_sub(at);
         let answers = if batch.items.is_empty() {
             Vec::new()
         } else {
             self.metrics.batch(batch.items.len(), took);
-            self.answers(gate, &guests, &batch, ran.done).await
+            self.answers(gate, (&guests, &places), &batch, ran.done).await
         };
-        let (monotonic, mut saw) = (self.clock.monotonic(), Saw::New);
-        let (mut behind, said) = (gate.put_off(), guests.said());
+        gate.answered(&batch, &places, &answers);
+        let (mut saw, said) = (Saw::New, guests.said());
         let told = batch.items.iter().zip(replies).zip(said.iter());
         for (((item, reply), said), answer) in told.zip(answers) {
             lane.answered(item, &answer);
-            behind.answered(item, &answer, monotonic);
             if let Answer::Decided(verdict) = &answer {
                 saw = saw.and(verdict);
                 let refused = matches!(verdict, Verdict::Refused(_));
@@ -332,7 +365,7 @@ impl Shared {
         lane: &LaneMetrics,
         batch: Vec<Waiting>,
     ) -> (Result<Vec<Waiting>, Vec<Waiting>>, Saw) {
-        let now = self.clock.wall();
+        let now = self.present.between();
         let Some(mesh_id) = batch.first().map(|waiting| waiting.arrival.mesh.mesh_id) else {
             return (Ok(batch), Saw::New);
         };
@@ -358,12 +391,13 @@ impl Shared {
                 unknown.push(waiting);
                 continue;
             };
-            let too_old = waiting.arrival.is_too_old(now);
-            let verdict = match (Claim::held(&held, &waiting.item.fingerprint), too_old) {
+            let verdict = match Claim::held(&held, &waiting.item.fingerprint) {
                 // This request may have been accepted and forgotten before the other one came.
-                (Claim::HeldDiffers, true) => Verdict::Refused(Code::KeyTooOldToJudge),
-                (Claim::HeldDiffers, false) => Verdict::Reused(held),
-                (Claim::HeldMatch | Claim::Won, _) => Verdict::Duplicate(held),
+                Claim::HeldDiffers => {
+                    let objection = waiting.arrival.age(now).objection();
+                    objection.unwrap_or(Verdict::Reused(held))
+                }
+                Claim::HeldMatch | Claim::Won => Verdict::Duplicate(held),
             };
             self.metrics.hits_looked_up.inc();
             saw = Saw::Known;
@@ -372,7 +406,7 @@ impl Shared {
         (Ok(unknown), saw)
     }
 
-    async fn check(&self, waiting: &Waiting, names: &Names, now: UnixMs) -> Checked {
+    async fn check(&self, waiting: &Waiting, names: &Names, now: Between) -> Checked {
         waiting.arrival.check(&waiting.item, now)?;
         let request = names.request(&waiting.item, &waiting.arrival.mesh);
         allowed(self.limiter.take(&request).await)
@@ -383,23 +417,23 @@ impl Shared {
     async fn answers(
         self: &Arc<Self>,
         gate: &Arc<Gate>,
-        guests: &Arc<Guests>,
+        (guests, places): (&Arc<Guests>, &[Place]),
         batch: &Arc<AcceptBatch>,
         done: Result<BatchDone, StoreError>,
     ) -> Vec<Answer> {
         match done {
             Ok(_) if self.life.has_ended() => vec![Answer::Close; batch.items.len()],
             Ok(done) => self.told(batch, done),
-            Err(StoreError::Sqlite(_) | StoreError::Postgres(_)) if batch.items.len() > 1 => {
+            Err(error) if batch.items.len() > 1 && is_about_data(&error) => {
                 let mut answers = Vec::with_capacity(batch.items.len());
-                for (index, item) in batch.items.iter().enumerate() {
+                for (index, (item, place)) in batch.items.iter().zip(places).enumerate() {
                     // The store went away meanwhile: what comes behind must not overtake.
                     if let Some(last @ (Answer::Later | Answer::Close)) = answers.last() {
                         answers.push(last.clone());
                         continue;
                     }
                     // One that shared its transaction was lost with it, and comes again first.
-                    let behind = gate.put_off().behind(item, self.clock.monotonic());
+                    let behind = gate.put_off().behind(item, *place, self.clock.monotonic());
                     if let Some(answer) = behind {
                         answers.push(answer);
                         continue;
@@ -421,7 +455,7 @@ impl Shared {
         alone: AcceptBatch,
     ) -> Answer {
         let alone = Arc::new(alone);
-        let door = AtTheDoor::of(self, gate, guests, index, alone.now);
+        let door = AtTheDoor::of(self, gate, guests, index);
         let next = Next { batch: Arc::clone(&alone), door };
         let done = self.store.accept_next(&Arc::default(), 1, move || Some(next)).await;
         let answer = match done {
@@ -449,7 +483,16 @@ fn undone(error: &StoreError) -> Answer {
     tracing::error!(error = error.chain(), "a batch was not accepted");
     match (error.fate(), error) {
         (Fate::Uncertain, _) => Answer::Close,
-        (Fate::Undone, StoreError::Sqlite(_) | StoreError::Postgres(_)) => Answer::Stuck,
+        (Fate::Undone, error) if is_about_data(error) => Answer::Stuck,
         (Fate::Undone, _) => Answer::Later,
     }
 }
+
+/// Whether one of the sends may be why. What somebody has cancelled is nobody's fault: the others
+/// must not overtake it.
+fn is_about_data(error: &StoreError) -> bool {
+    matches!(error, StoreError::Sqlite(_) | StoreError::Postgres(_)) && !error.passes()
+}
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use semel_serve::{ConnectionLimits, Connections, Place};
+use semel_vital::Vital;
 use semel_wire::close::CloseKind;
 use semel_wire::frame::CloseReason;
 use tokio::net::{TcpListener, TcpStream};
@@ -27,6 +28,7 @@ use crate::limits::{
     ACCEPT_RETRY, CONNECTIONS_MAX, DRAIN_ASK_AGAIN, DRAIN_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT,
     TLS_HANDSHAKE_TIMEOUT,
 };
+use crate::readiness::Readiness;
 use crate::{http, metrics, sessions};
 
 /// The subprotocol of docs/protocol.md.
@@ -72,10 +74,12 @@ impl Default for Options {
 struct Door {
     broker: Arc<Broker>,
     draining: Arc<AtomicBool>,
+    readiness: Arc<Readiness>,
 }
 
 /// Serves in plain text until `shutdown` comes, with the limits of this crate. An error when the
-/// store was found in another life than the one in which the broker began.
+/// store was found in another life than the one in which the broker began, or when a part has ended
+/// that it cannot do without.
 pub async fn serve(
     broker: Arc<Broker>,
     listener: TcpListener,
@@ -91,7 +95,11 @@ pub async fn serve_with(
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let door = Door { broker: Arc::clone(&broker), draining: Arc::new(AtomicBool::new(false)) };
+    let door = Door {
+        broker: Arc::clone(&broker),
+        draining: Arc::new(AtomicBool::new(false)),
+        readiness: Arc::default(),
+    };
     let draining = Arc::clone(&door.draining);
     let routes = Router::new()
         .route("/v1/mesh", get(mesh))
@@ -101,9 +109,11 @@ pub async fn serve_with(
         .with_state(door)
         .merge(options.routes)
         .merge(http::router(Arc::clone(&broker)));
+    sessions::begin(&broker).await;
     // Its sender goes with this future, and the task with it.
     let (_serving, ended) = tokio::sync::oneshot::channel();
-    drop(tokio::spawn(sessions::run(Arc::clone(&broker), ended)));
+    let vital = Vital::default();
+    drop(vital.spawn("sessions", sessions::run(Arc::clone(&broker), ended)));
     let connections = Connections::new(options.connections);
     let tls = options.tls.map(|config| (TlsAcceptor::from(config), options.tls_handshake_timeout));
     let mut shutdown = pin!(shutdown);
@@ -113,6 +123,10 @@ pub async fn serve_with(
             () = broker.life.is_over() => {
                 broker.hub.end_all(&Ending::Abandon);
                 return Err(io::Error::other("the store was restored under this broker"));
+            }
+            ended = vital.ended() => {
+                broker.hub.end_all(&Ending::Abandon);
+                return Err(io::Error::other(ended));
             }
             Some(accepted) = accept(&connections, &listener) => accepted,
             else => break,
@@ -210,9 +224,11 @@ async fn readyz(State(door): State<Door>) -> (StatusCode, &'static str) {
     if door.draining.load(Ordering::SeqCst) {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n");
     }
-    match door.broker.store.store_epoch().await {
-        Ok(_) => (StatusCode::OK, "ready\n"),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the store is not reachable\n"),
+    // In a task of its own: who goes away must not cut the look that others share (traps.md 49).
+    let looking = tokio::spawn(async move { door.readiness.look(&door.broker).await });
+    match looking.await.unwrap_or(Err("the store could not be looked at\n")) {
+        Ok(()) => (StatusCode::OK, "ready\n"),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
     }
 }
 

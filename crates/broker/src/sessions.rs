@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
-use semel_core::clock::UnixMs;
+use semel_core::clock::Reading;
 use semel_core::id::MeshId;
 use semel_store::StoreError;
 use semel_wire::close::CloseKind;
@@ -24,7 +24,7 @@ use crate::limits::{
     GHOSTS_SWEEP_MAX, HEARTBEATS_MAX, ROSTER_ROWS_MAX, SESSION_MESHES_AT_ONCE, SESSIONS_INTERVAL,
 };
 use crate::meshes::Meshes;
-use crate::store::{Live, Standing};
+use crate::store::{Live, Pulse, Standing};
 
 /// Why a mesh is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,9 +44,21 @@ impl Broker {
         }
     }
 
-    /// Whose heartbeat is not after this is not connected.
-    pub(crate) fn live_from(&self) -> UnixMs {
-        self.clock.wall().saturating_sub(self.timings.ghost_after)
+    /// The time as heartbeats count it.
+    pub(crate) fn pulse(&self) -> Pulse {
+        Pulse { at: Reading::of(&*self.clock), ghost_after: self.timings.ghost_after }
+    }
+}
+
+/// Nobody is connected yet: heartbeats of an earlier process end, whatever its clock said.
+pub async fn begin(broker: &Broker) {
+    warn(hear(broker).await);
+    loop {
+        match broker.store.presence_begin(broker.pulse(), GHOSTS_SWEEP_MAX).await {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => return warn(Err(error)),
+        }
     }
 }
 
@@ -79,8 +91,17 @@ fn warn(looked: Result<(), StoreError>) {
     }
 }
 
+/// What time it is in a store that has a clock of its own.
+async fn hear(broker: &Broker) -> Result<(), StoreError> {
+    if let Some(theirs) = broker.store.now().await? {
+        broker.pipeline.present().heard(theirs);
+    }
+    Ok(())
+}
+
 async fn tick(broker: &Broker) -> Result<(), StoreError> {
-    broker.store.ghosts_sweep(broker.live_from(), GHOSTS_SWEEP_MAX).await?;
+    hear(broker).await?;
+    broker.store.ghosts_sweep(broker.pulse(), GHOSTS_SWEEP_MAX).await?;
     broker.life.goes_on(&broker.store.store_epoch().await?);
     Ok(())
 }
@@ -98,7 +119,7 @@ async fn look_at(broker: &Broker, mesh_id: MeshId, why: Why) -> Result<(), Store
     if why == Why::Tick {
         beat(broker, mesh_id, &live).await?;
     }
-    let present = broker.store.roster(mesh_id, broker.live_from(), ROSTER_ROWS_MAX).await?;
+    let present = broker.store.roster(mesh_id, broker.pulse(), ROSTER_ROWS_MAX).await?;
     broker.rosters.publish(mesh_id, &present);
     if why == Why::Touched {
         // Who is in the roster is current; the others are asked for.
@@ -121,8 +142,8 @@ async fn beat(broker: &Broker, mesh_id: MeshId, live: &[Live]) -> Result<(), Sto
 }
 
 async fn beat_once(broker: &Broker, mesh_id: MeshId, live: &[Live]) -> Result<(), StoreError> {
-    let now = broker.clock.wall();
-    let beat = broker.store.heartbeat(mesh_id, broker.broker_id, live, now).await?;
+    let pulse = broker.pulse();
+    let beat = broker.store.heartbeat(mesh_id, broker.broker_id, live, pulse).await?;
     if !broker.life.goes_on(&beat.store_epoch) {
         return Ok(());
     }
@@ -133,7 +154,7 @@ async fn beat_once(broker: &Broker, mesh_id: MeshId, live: &[Live]) -> Result<()
             (None, None) if standing == Standing::Revived => {
                 // It has ended since, and has taken its presence along before we wrote it again.
                 let policy = semel_wire::features::ConnectionPolicy::PreferNewest;
-                broker.store.depart(mesh_id, session, policy, broker.live_from()).await?;
+                broker.store.depart(mesh_id, session, policy, broker.pulse()).await?;
             }
             (Some(_) | None, _) => {}
         }
@@ -148,8 +169,8 @@ pub(crate) async fn standing(
     session: &Session,
 ) -> Result<Option<Ending>, StoreError> {
     let live = [Live { session: *session, host_fingerprint: None }];
-    let now = broker.clock.wall();
-    let beat = broker.store.heartbeat(mesh_id, broker.broker_id, &live, now).await?;
+    let pulse = broker.pulse();
+    let beat = broker.store.heartbeat(mesh_id, broker.broker_id, &live, pulse).await?;
     if !broker.life.goes_on(&beat.store_epoch) {
         return Ok(Some(Ending::Abandon));
     }

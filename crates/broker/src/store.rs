@@ -8,8 +8,9 @@ mod session;
 mod sqlite;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use semel_core::clock::UnixMs;
+use semel_core::clock::{Reading, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Priority};
 use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, MeshId};
 use semel_store::StoreError;
@@ -26,11 +27,11 @@ pub use directory::{
 pub use housekeeping::Report;
 pub use postgres::PostgresStore;
 pub use session::{
-    AuditEvent, AuditKind, Audited, Beat, Greeted, Live, NewSession, Present, Standing,
+    AuditEvent, AuditKind, Audited, Beat, Greeted, Live, NewSession, OPERATORS_KEY, Present, Pulse,
+    Standing,
 };
 pub use sqlite::{
-    APPLICATION_ID as SQLITE_APPLICATION_ID, Existing, MIGRATIONS as SQLITE_MIGRATIONS,
-    RestoreError, SqliteStore,
+    APPLICATION_ID as SQLITE_APPLICATION_ID, MIGRATIONS as SQLITE_MIGRATIONS, SqliteStore,
 };
 
 /// Either database.
@@ -137,13 +138,10 @@ pub struct Delivery {
 pub struct Take {
     /// Who gets the lease.
     pub taker: MemberId,
-    /// Leases that end by now are over.
-    pub now: UnixMs,
-    /// When the new lease ends.
-    pub lease_until: UnixMs,
-    /// A lease that ends then or later was given by a clock that has been set back since: it is
-    /// over.
-    pub lease_latest: UnixMs,
+    /// When. PostgreSQL goes by its own clock, SQLite by one that does not step.
+    pub at: Reading,
+    /// For how long.
+    pub lease: Duration,
     /// Messages at the most.
     pub max: i64,
     /// Bytes of the frame that they must fit into; one message always does.
@@ -188,6 +186,30 @@ impl Store {
         match self {
             Self::Sqlite(store) => store.store_epoch().await,
             Self::Postgres(store) => store.store_epoch().await,
+        }
+    }
+
+    /// Whether it answers and, where this process has the disk, whether that takes a commit.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.probe().await,
+            Self::Postgres(store) => store.store_epoch().await.map(drop),
+        }
+    }
+
+    /// What time the store says it is, where it has a clock of its own.
+    pub async fn now(&self) -> Result<Option<UnixMs>, StoreError> {
+        match self {
+            Self::Sqlite(_) => Ok(None),
+            Self::Postgres(store) => store.now().await.map(Some),
+        }
+    }
+
+    /// When its newest message was taken in, where it has no clock of its own.
+    pub async fn newest(&self) -> Result<Option<UnixMs>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.newest().await,
+            Self::Postgres(_) => Ok(None),
         }
     }
 
@@ -330,6 +352,19 @@ impl Store {
         }
     }
 
+    /// Ids that promise a message which is not there, with their senders, the first so many. A
+    /// retry takes such an id over and is accepted.
+    pub async fn dedupe_orphans(
+        &self,
+        mesh_id: MeshId,
+        limit: usize,
+    ) -> Result<Vec<(MemberId, String)>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.dedupe_orphans(mesh_id, limit).await,
+            Self::Postgres(store) => store.dedupe_orphans(mesh_id, limit).await,
+        }
+    }
+
     /// Leases work of a queue to one taker: what was taken before and not acknowledged in time,
     /// then what was never taken.
     pub async fn queue_take(
@@ -360,7 +395,7 @@ impl Store {
     }
 
     /// Messages after `after_seq` that the member may see: of topics to which it is subscribed now,
-    /// and to any of its keys.
+    /// since it is, and to any of its keys.
     pub async fn history(
         &self,
         mesh_id: MeshId,

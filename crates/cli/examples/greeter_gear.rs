@@ -1,6 +1,8 @@
 //! A gear written with the kit, for the tests of the sandbox: it is what `semel gear new --lang
 //! rust` begins with, and a little more.
 
+#![expect(clippy::print_stdout, reason = "what a gear prints is not for its host")]
+
 use std::time::Duration;
 
 use semel_gear::worker::{Broken, Problem, Resolved, Worker};
@@ -31,6 +33,14 @@ fn main() -> Result<(), Broken> {
             let bytes = context.execution_id.as_bytes();
             Ok(json!(bytes[bytes.len()]).into())
         })
+        .action("print", |_| {
+            println!("not for the host");
+            let mut read = String::new();
+            // What there is to read is not for a gear.
+            let _ = std::io::stdin().read_line(&mut read);
+            Ok(json!({"read": read}).into())
+        })
+        .action("flood", |_| Ok(json!("x".repeat(2 << 20)).into()))
         .resolver("greet", |_| Resolved::NotDone)
         .run()
 }

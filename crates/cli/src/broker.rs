@@ -1,6 +1,6 @@
 //! `semel broker`: run one, or look after its store.
 
-mod backup;
+pub(crate) mod backup;
 mod invite;
 mod member;
 mod mesh;

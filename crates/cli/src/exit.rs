@@ -1,6 +1,7 @@
 //! How a command ends when it does not succeed.
 
 use semel_core::refusal::Refusal;
+use semel_vital::Ended;
 use serde_json::json;
 
 /// The exit codes that scripts rely on.
@@ -12,6 +13,10 @@ pub(crate) enum Exit {
     Conflict,
     /// Nothing was lost, try again.
     Unavailable,
+    /// A part that the process cannot do without has ended.
+    Broken,
+    /// It may have been done, or not: only looking can tell.
+    Unknown,
     /// Refused to start: configuration, an unfit or newer store.
     Refused,
 }
@@ -24,6 +29,8 @@ impl Exit {
             Self::NotFound => 3,
             Self::Conflict => 4,
             Self::Unavailable => 5,
+            Self::Unknown => 6,
+            Self::Broken => 70,
             Self::Refused => 78,
         }
     }
@@ -35,6 +42,8 @@ impl Exit {
             3 => Self::NotFound,
             4 => Self::Conflict,
             5 => Self::Unavailable,
+            6 => Self::Unknown,
+            70 => Self::Broken,
             78 => Self::Refused,
             _ => Self::Failed,
         }
@@ -69,6 +78,17 @@ impl Failure {
             .to_string(),
         };
         Self::new(Exit::Usage, text)
+    }
+}
+
+impl From<Ended> for Failure {
+    /// What the process cannot do without has ended, and so does the process.
+    fn from(ended: Ended) -> Self {
+        let text = format!(
+            "error: {ended}, so everything ends; its log says more\n\
+             nothing that was acknowledged is lost: start it again"
+        );
+        Self::new(Exit::Broken, text)
     }
 }
 

@@ -1,9 +1,13 @@
 //! The job engine from the command line: run one, give it jobs, look at them, answer it.
 
 mod about;
+mod artifact;
+mod backup;
 mod engine;
 mod intake;
+mod restored;
 mod serve;
+mod unsure;
 mod verbs;
 mod watch;
 

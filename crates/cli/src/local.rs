@@ -11,6 +11,8 @@ pub(crate) mod send;
 pub(crate) mod table;
 pub(crate) mod topic;
 
+use std::path::PathBuf;
+
 use semel_client::{Answer, Client, ClientError};
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
@@ -41,9 +43,17 @@ pub(crate) struct Daemon {
     pub(crate) form: Form,
 }
 
+/// What a problem document says besides, for people.
+const MORE: &[&str] = &["conflict", "reason", "pointer", "client_message_id"];
+
 impl Local {
     pub(crate) fn form(&self) -> Form {
         Form::of_flag(self.json)
+    }
+
+    /// The home with everything in it.
+    pub(crate) fn root(&self) -> Result<PathBuf, Failure> {
+        self.home.find()
     }
 
     /// The folder of the mesh that is meant.
@@ -108,14 +118,19 @@ impl Daemon {
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         let _shown = progress::show("waiting for the daemon");
         let answer = self.client.post(path, body, None).await;
-        self.checked(answer.map_err(|error| no_daemon(&error, &self.home))?)
+        let again = "look before you say it again";
+        self.checked(answer.map_err(|error| unsure(&error, &self.home, again))?)
     }
 
     /// Gives the engine a job, under a key if there is one.
     pub(crate) async fn submit(&self, job: &Value, key: Option<&str>) -> Result<Value, Failure> {
         let _shown = progress::show("waiting for the daemon");
         let answer = self.client.post("/v1/jobs", job, key).await;
-        self.checked(answer.map_err(|error| no_daemon(&error, &self.home))?)
+        let again = match key {
+            Some(key) => format!("the same with --key {key} is the same job"),
+            None => "look before you say it again: semel job list".to_owned(),
+        };
+        self.checked(answer.map_err(|error| unsure(&error, &self.home, &again))?)
     }
 
     /// What was answered, or why not, with the exit code that goes with it.
@@ -124,6 +139,7 @@ impl Daemon {
             return Ok(answer.body);
         }
         let exit = match answer.status {
+            503 if answer.code() == Some(Code::OutcomeUnknown.as_str()) => Exit::Unknown,
             400 | 413 => Exit::Usage,
             404 => Exit::NotFound,
             409 => Exit::Conflict,
@@ -134,7 +150,7 @@ impl Daemon {
             Form::Json => answer.body.to_string(),
             Form::Text => {
                 let code = answer.code().unwrap_or("unknown");
-                let more = ["conflict", "reason", "pointer"].iter().filter_map(|name| {
+                let more = MORE.iter().filter_map(|name| {
                     Some(format!("\n{name}: {}", answer.body.get(name)?.as_str()?))
                 });
                 let more: String = more.collect();
@@ -174,10 +190,30 @@ impl Daemon {
     }
 }
 
-fn no_daemon(error: &ClientError, home: &Home) -> Failure {
-    let start = start_command(home);
-    let text = format!("error: {}\nnothing was done; to start it: {start}", chain(error));
+/// Nobody answers a question. That nothing was done is said only if it could not even be asked.
+pub(crate) fn no_daemon(error: &ClientError, home: &Home) -> Failure {
+    let why = chain(error);
+    let text = match error {
+        ClientError::NoDaemon { .. } => {
+            format!("error: {why}\nnothing was done; to start it: {}", start_command(home))
+        }
+        ClientError::TimedOut | ClientError::Broken(_) => format!("error: {why}"),
+        ClientError::Invalid(_) => return Failure::new(Exit::Usage, format!("error: {why}")),
+    };
     Failure::new(Exit::Unavailable, text)
+}
+
+/// The same of a call that changes something: it may have been done. `again` says how it is said
+/// again without being done twice.
+fn unsure(error: &ClientError, home: &Home, again: &str) -> Failure {
+    match error {
+        ClientError::TimedOut | ClientError::Broken(_) => {
+            let why = chain(error);
+            let text = format!("error: {why}\nnobody can tell whether it was done\n{again}");
+            Failure::new(Exit::Unknown, text)
+        }
+        ClientError::NoDaemon { .. } | ClientError::Invalid(_) => no_daemon(error, home),
+    }
 }
 
 /// A name or a value as one part of a query.

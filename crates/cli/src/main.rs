@@ -1,7 +1,5 @@
 //! `semel`: the only binary. Arguments in, commands run, exit code out.
 
-#![expect(clippy::print_stderr, reason = "the command line is the one place that prints")]
-
 mod broker;
 mod colour;
 mod completions;
@@ -16,12 +14,15 @@ mod gear;
 mod gear_shim;
 mod jobs;
 mod local;
+mod log;
 mod mesh;
 mod progress;
 mod registrar;
 mod secret;
 mod system;
 mod up;
+
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -141,7 +142,23 @@ enum Command {
 
 fn main() {
     let arguments = Arguments::parse();
-    let done = match &arguments.command {
+    if let Command::GearShim(arguments) = &arguments.command {
+        std::process::exit(gear_shim::run(arguments));
+    }
+    let done = std::panic::catch_unwind(|| run(&arguments.command)).unwrap_or_else(|_| {
+        // The hook has said where.
+        let text = "error: this should not be possible, please report it";
+        Err(Failure::new(exit::Exit::Broken, text))
+    });
+    if let Err(failure) = done {
+        let code = failure.exit.code();
+        log::last_words(move || log::say(&colour::error(&failure.text)));
+        std::process::exit(code);
+    }
+}
+
+fn run(command: &Command) -> Result<(), Failure> {
+    match command {
         Command::Up(arguments) => running(up::run(arguments)),
         Command::Fingerprint(arguments) => fingerprint::run(arguments),
         Command::Broker(arguments) => broker::run(arguments),
@@ -161,34 +178,48 @@ fn main() {
         Command::Registrar(command) => registrar::registrar(command),
         Command::Gear(arguments) => running(gear::run(arguments)),
         Command::Secret(arguments) => secret::run(arguments),
-        Command::GearShim(arguments) => std::process::exit(gear_shim::run(arguments)),
+        // It has codes of its own, and was run before.
+        Command::GearShim(_) => Ok(()),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Doctor(arguments) => running(doctor::run(arguments)),
         Command::Demo(arguments) => running(demo::run(arguments)),
         Command::Completions(arguments) => completions::run(arguments),
-    };
-    match done {
-        Ok(()) => {}
-        Err(failure) => {
-            eprintln!("{}", colour::error(&failure.text));
-            std::process::exit(failure.exit.code());
-        }
     }
 }
+
+/// Says that what serves is ready. Whoever cannot be told is served all the same.
+fn announce(text: &str) {
+    if let Err(failure) = print(text) {
+        tracing::warn!(failure.text, "nobody could be told that it is ready");
+    }
+}
+
+/// How much of what could not be written to stdout is said on stderr.
+const UNWRITTEN_MAX: usize = 4096;
+
+/// How long threads that are still at work are waited for.
+const LEFT_MAX: Duration = Duration::from_secs(5);
 
 /// Runs what waits for things.
 fn running(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let failed = |error| Failure::new(exit::Exit::Failed, format!("error: {error}"));
-    runtime.map_err(failed)?.block_on(command)
+    let runtime = runtime.map_err(failed)?;
+    let done = runtime.block_on(command);
+    // What blocks a thread for ever does not keep the process from ending.
+    runtime.shutdown_timeout(LEFT_MAX);
+    done
 }
 
-/// Writes to stdout. A reader that has seen enough and went away (`| head`) is not an error.
+/// Writes to stdout. A reader that has seen enough and went away (`| head`) is not an error. What
+/// cannot be written was done all the same, and so nothing has failed: it is said on stderr.
 fn print(text: &str) -> Result<(), Failure> {
     use std::io::Write;
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(exit::Exit::Failed, format!("error: stdout: {error}")))
+            let said = text.get(..UNWRITTEN_MAX).unwrap_or(text).trim_end();
+            let why = format!("error: stdout: {error}; what was to be written there:\n{said}");
+            Err(Failure::new(exit::Exit::Unknown, why))
         }
         Ok(()) | Err(_) => Ok(()),
     }

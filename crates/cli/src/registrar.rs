@@ -6,10 +6,12 @@ mod effect;
 mod grant;
 
 use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
+use semel_registrar::store::JOBS_DOMAIN;
 use serde_json::{Value, json};
 
 use crate::daemon::tls::Trust;
@@ -48,8 +50,28 @@ pub(crate) enum RegistrarCommand {
     /// Let registrations of a domain pass, or hold them
     #[command(subcommand)]
     Gate(GateCommand),
+    /// Show attempts, or what was refused, the newest first
+    Audit(AuditArguments),
     /// Forget old lines of the ledgers; what was used is never forgotten
     Sweep(SweepArguments),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AuditArguments {
+    /// Which ledger
+    #[arg(value_parser = ["attempts", "failures"])]
+    ledger: String,
+    /// The domain; that of job approvals is kept beside the jobs
+    #[arg(long)]
+    domain: Option<String>,
+    /// Lines before this entry
+    #[arg(long, value_name = "ENTRY")]
+    before: Option<u64>,
+    /// Lines at the most
+    #[arg(long, default_value_t = 50)]
+    limit: u32,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Debug, clap::Args)]
@@ -91,8 +113,31 @@ pub(crate) fn effect(command: &EffectCommand) -> Result<(), Failure> {
 pub(crate) fn registrar(command: &RegistrarCommand) -> Result<(), Failure> {
     match command {
         RegistrarCommand::Gate(command) => gate(command),
+        RegistrarCommand::Audit(arguments) => audit(arguments),
         RegistrarCommand::Sweep(arguments) => sweep(arguments),
     }
+}
+
+fn audit(arguments: &AuditArguments) -> Result<(), Failure> {
+    let (ledger, limit) = (&arguments.ledger, arguments.limit);
+    let mut path = format!("/v1/registrar/audit?ledger={ledger}&limit={limit}");
+    if let Some(domain) = &arguments.domain {
+        path.push_str(&format!("&domain={}", semel_wire::path::encode(domain)));
+    }
+    if let Some(before) = arguments.before {
+        path.push_str(&format!("&before={before}"));
+    }
+    let server = arguments.common.server_over(arguments.domain.as_deref())?;
+    let answer = server.ask("GET", &path, None)?;
+    let lines = answer.body.get("items").and_then(Value::as_array);
+    let line = |line: &Value| {
+        let entry = line.get("entry").and_then(Value::as_i64).unwrap_or_default();
+        let (at, event, key) =
+            (text(line, "at"), text(line, "event"), text(line, "logical_request_key"));
+        format!("{entry} {at} {event} {} {key} {}", text(line, "outcome"), text(line, "attempt_id"))
+    };
+    let lines: Vec<String> = lines.into_iter().flatten().map(line).collect();
+    arguments.common.show(&answer.text, &lines.join("\n"))
 }
 
 fn sweep(arguments: &SweepArguments) -> Result<(), Failure> {
@@ -113,8 +158,8 @@ fn gate(command: &GateCommand) -> Result<(), Failure> {
         GateCommand::Hold(arguments) => (arguments, Some("hold")),
         GateCommand::Show(arguments) => (arguments, None),
     };
-    let server = arguments.common.server()?;
     let domain = &arguments.domain;
+    let server = arguments.common.server_over(Some(domain))?;
     let path = "/v1/registrar/gate";
     let answer = match action {
         Some(action) => {
@@ -131,6 +176,18 @@ fn gate(command: &GateCommand) -> Result<(), Failure> {
 }
 
 impl Common {
+    /// Whom to ask about a domain. That of approvals is decided over by the engine that keeps the
+    /// jobs: where one runs alone in this home, it is asked itself.
+    fn server_over(&self, domain: Option<&str>) -> Result<Server, Failure> {
+        if self.broker.is_none() && domain == Some(JOBS_DOMAIN) {
+            let socket = self.local.root()?.join("jobs/sock");
+            if UnixStream::connect(&socket).is_ok() {
+                return Ok(Server::socket(socket));
+            }
+        }
+        self.server()
+    }
+
     /// Where to ask, with the operator's token where there is one.
     fn server(&self) -> Result<Server, Failure> {
         let Some(broker) = &self.broker else {

@@ -2,25 +2,46 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::clock::{Clock, SystemClock, UnixMs};
 use semel_core::mint::IdMint;
 use semel_store::StoreError;
+use semel_vital::Vital;
 use tokio::signal::unix::{SignalKind, signal};
 use zeroize::Zeroizing;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
+use crate::log;
 
 /// Nobody can know what is on disk: end, before anybody is told anything, and let recovery by key
-/// decide after the restart.
+/// decide after the restart; or an operator, when a file is damaged.
 pub(crate) fn end(error: &StoreError) {
-    tracing::error!(error = error.chain(), "the process ends: a commit's outcome is unknown");
-    exit();
+    let is_damaged = matches!(error, StoreError::Damaged { .. });
+    // Whatever becomes of the words.
+    let _end = End(if is_damaged { Exit::Refused } else { Exit::Unavailable });
+    let why = if is_damaged { "a file is damaged" } else { "a commit's outcome is unknown" };
+    let (chain, text) = (error.chain(), format!("error: {error}"));
+    log::last_words(move || {
+        tracing::error!(error = chain, "the process ends: {why}");
+        log::say(&text);
+        if is_damaged {
+            log::say("to look at it: semel daemon recover, semel job check, or semel doctor");
+        }
+    });
+}
+
+struct End(Exit);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        exit(self.0);
+    }
 }
 
 #[expect(clippy::exit, reason = "only the command line ends the process, and here it must")]
-fn exit() -> ! {
-    std::process::exit(Exit::Unavailable.code());
+fn exit(how: Exit) -> ! {
+    std::process::exit(how.code());
 }
 
 /// New ids from the machine's clock and randomness.
@@ -33,7 +54,7 @@ pub(crate) fn random() -> u128 {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_err() {
         tracing::error!("the system has no source of randomness");
-        exit();
+        exit(Exit::Unavailable);
     }
     u128::from_ne_bytes(bytes)
 }
@@ -70,6 +91,46 @@ pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()> + Send + 'st
         }
     })
 }
+
+/// How long a process that has lost a part takes to stop.
+const STOP_MAX: Duration = Duration::from_secs(10);
+
+/// Stops in order, and says what it had to stop for. Others may wait for ever for a part that is
+/// gone, so that they get some time and no more: they are recovered like after a kill.
+pub(crate) async fn stop_after(
+    ended: Option<Failure>,
+    stop: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    let Some(failure) = ended else { return stop.await };
+    let limit = if failure.exit == Exit::Broken { STOP_MAX } else { Duration::MAX };
+    match tokio::time::timeout(limit, stop).await {
+        Ok(Ok(())) => {}
+        Ok(Err(also)) => tracing::error!(also.text, "it did not stop in order"),
+        Err(_) => tracing::error!("it did not stop in time"),
+    }
+    Err(failure)
+}
+
+/// One more part of this owner, which panics once SIGUSR2 comes: tests ask for it, to see from
+/// outside what follows. No release has it.
+#[cfg(debug_assertions)]
+#[expect(clippy::panic, reason = "that is what it is for")]
+pub(crate) fn plant(vital: &Vital, owner: &str) {
+    if std::env::var("SEMEL_TEST_PANIC").as_deref() != Ok(owner) {
+        return;
+    }
+    let asked = signal(SignalKind::user_defined2());
+    drop(vital.spawn("planted", async {
+        match asked {
+            Ok(mut asked) => drop(asked.recv().await),
+            Err(error) => tracing::error!(%error, "nothing is planted"),
+        }
+        panic!("a test has asked for it");
+    }));
+}
+
+#[cfg(not(debug_assertions))]
+pub(crate) fn plant(_: &Vital, _: &str) {}
 
 /// What this machine is called.
 pub(crate) fn host_name() -> String {

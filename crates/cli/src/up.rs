@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_api::part::Part;
 use semel_broker::connection::Broker;
 use semel_broker::server;
 use semel_broker::store::{NewMember, Role};
@@ -18,19 +19,23 @@ use semel_daemon::identity::{Identity, Membership, Sources};
 use semel_jobs::http::part;
 use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
 use semel_registrar::local;
+use semel_registrar::registrar::Registrar;
+use semel_registrar::store::JOBS_DOMAIN;
+use semel_vital::{Ended, How, Vital};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::broker::registrar;
-use crate::broker::serve::{assemble, limiter_at};
+use crate::broker::serve::{assemble, broken, limiter_at};
 use crate::broker::target::{Target, failed};
 use crate::broker::token;
 use crate::daemon::home::{HomeArgument, home_words};
 use crate::daemon::running::{RunningDaemon, Start};
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::jobs::{self, RunningJobs};
-use crate::print;
-use crate::system::{host_name, loopback, mint, secret, stopped};
+use crate::system::{host_name, loopback, mint, plant, secret, stop_after, stopped};
+use crate::{announce, log};
 
 /// The mesh of a machine that is alone.
 pub(crate) const MESH: &str = "local";
@@ -78,7 +83,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
+    log::to_stderr();
     let root = arguments.home.find()?;
     let retention = registrar::retention(arguments.registrar_retention_days)?;
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
@@ -91,39 +96,33 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let address = listener.local_addr().map_err(|error| refused(error.to_string()))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let limiter = limiter_at(&arguments.limiter, &clock)?;
-    let store = match &arguments.store {
-        Some(store) => store.clone(),
-        None => format!("sqlite:{}", make_broker_folder(&root)?.join("broker.db").display()),
-    };
-    let store = Target::at(store).open().await?;
     let folder = make_broker_folder(&root)?;
+    let embedded = || format!("sqlite:{}", folder.join("broker.db").display());
+    let store = Target::at(arguments.store.clone().unwrap_or_else(embedded)).open().await?;
     let admin_token = Some(token::load(&folder.join("admin_token"))?);
     let authority = Some(folder.join("authority"));
     let registrar = registrar::start(authority, &store, &clock).await?;
-    registrar::sweep_nightly(&registrar, retention);
+    let vital = Vital::default();
+    plant(&vital, "up");
+    registrar::sweep_nightly(&vital, &registrar, retention);
     let routes = registrar::router(Arc::clone(&registrar), admin_token.clone());
-    let broker = assemble(store, limiter, Arc::clone(&clock), admin_token).await?;
+    let broker = assemble(&vital, store, limiter, Arc::clone(&clock), admin_token).await?;
     let url = format!("ws://{address}/v1/mesh");
     join(&broker, &locked, &url, arguments.name.clone().unwrap_or_else(host_name), &*clock).await?;
     let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
     let options = server::Options { routes, ..server::Options::default() };
     let stopping = async move { drop(stopping.await) };
-    let serving = server::serve_with(options, Arc::clone(&broker), listener, stopping);
-    let serving = tokio::spawn(serving);
+    let mut serving = tokio::spawn(server::serve_with(options, broker, listener, stopping));
     drop(locked);
     let api_listen = Some(free_or(arguments.api_listen, loopback(7118)));
+    let socket = home.socket_path().map_err(|error| refused(chain(&error)))?;
+    let (jobs_store, daemon) = (arguments.store.as_deref(), Some(socket));
+    let start = jobs::Start { root: &root, store: jobs_store, daemon, retention };
     let mut jobs = match arguments.no_jobs {
         true => None,
-        false => {
-            let socket = home.socket_path().map_err(|error| refused(chain(&error)))?;
-            let store = arguments.store.as_deref();
-            let daemon = Some(socket);
-            let start = jobs::Start { root: &root, store, daemon, retention };
-            Some(RunningJobs::open(start).await?)
-        }
+        false => Some(RunningJobs::open(start).await?),
     };
-    let mut parts = vec![local::part(registrar)];
-    parts.extend(jobs.iter().map(|jobs| part(Arc::clone(&jobs.engine))));
+    let parts = parts(registrar, jobs.as_ref());
     let start = Start { home, api_listen, tls: None, parts, ephemeral: None, access: Access::Full };
     let daemon = RunningDaemon::start(start).await?;
     // Only now is everything there that gears call.
@@ -132,19 +131,63 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     // Whoever reads that it is ready sends to a name next. Late is no failure: the send says why.
     let _ = tokio::time::timeout(PEERS_WAIT, daemon.engine.outbox.peers_known()).await;
-    ready(&root, &url, &daemon, Form::of_flag(arguments.json))?;
+    ready(&root, &url, &daemon, Form::of_flag(arguments.json));
     let ended = tokio::select! {
         () = shutdown => None,
         failure = daemon.ended() => Some(failure),
+        failure = jobs_ended(jobs.as_ref()) => Some(failure),
+        served = &mut serving => Some(broker_ended(served)),
+        ended = vital.ended() => Some(ended.into()),
     };
-    // Jobs first: they send through the daemon. Then the daemon: what it handed over is answered.
-    if let Some(jobs) = jobs {
-        jobs.stop().await;
+    let stopping = async {
+        // Jobs first: they send through the daemon. Then the daemon: what it handed over is
+        // answered.
+        if let Some(jobs) = jobs {
+            jobs.stop().await;
+        }
+        let stopped = daemon.stop().await;
+        let _ = stop.send(());
+        drained(serving).await;
+        stopped
+    };
+    stop_after(ended, stopping).await
+}
+
+/// Waits for a task that may have been waited for before.
+async fn drained<T>(task: JoinHandle<T>) {
+    if !task.is_finished() {
+        let _ = task.await;
     }
-    let stopped = daemon.stop().await;
-    let _ = stop.send(());
-    let _ = serving.await;
-    ended.map_or(stopped, Err)
+}
+
+/// Why the engine must end, if there is one, once it must.
+async fn jobs_ended(jobs: Option<&RunningJobs>) -> Failure {
+    match jobs {
+        Some(jobs) => jobs.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Why the broker has ended before anybody has said so.
+fn broker_ended(served: Result<std::io::Result<()>, JoinError>) -> Failure {
+    let how = match served {
+        Ok(Err(error)) => return broken(&error),
+        Ok(Ok(())) => How::Returned,
+        Err(_) => How::Panicked,
+    };
+    Ended { name: "broker", how }.into()
+}
+
+/// What the local API has besides the daemon's own calls.
+fn parts(registrar: Arc<Registrar>, jobs: Option<&RunningJobs>) -> Vec<Part> {
+    // Approvals are kept beside the jobs that they let go on, and so is their gate.
+    match jobs {
+        Some(jobs) => registrar.entrust(JOBS_DOMAIN, Arc::clone(jobs.engine.registrar())),
+        None => registrar.disown(JOBS_DOMAIN),
+    }
+    let mut parts = vec![local::part(registrar)];
+    parts.extend(jobs.map(|jobs| part(Arc::clone(&jobs.engine))));
+    parts
 }
 
 /// A port that was asked for, or the usual one, or any.
@@ -230,7 +273,7 @@ async fn member(broker: &Broker, pubkey: &str) -> Result<(MeshId, MemberId), Fai
     Err(Failure::new(Exit::Refused, text))
 }
 
-fn ready(root: &Path, url: &str, daemon: &RunningDaemon, form: Form) -> Result<(), Failure> {
+fn ready(root: &Path, url: &str, daemon: &RunningDaemon, form: Form) {
     let api = daemon.api.map(|address| format!("http://{address}")).unwrap_or_default();
     let (home, socket) = (root.display().to_string(), daemon.socket.display().to_string());
     let token_file = daemon.token_file().display().to_string();
@@ -247,9 +290,9 @@ fn ready(root: &Path, url: &str, daemon: &RunningDaemon, form: Form) -> Result<(
                 "member_id": daemon.membership.member_id.to_string(),
                 "pubkey": daemon.pubkey,
             });
-            print(&format!("{ready}\n"))
+            announce(&format!("{ready}\n"));
         }
-        Form::Text => print(&format!(
+        Form::Text => announce(&format!(
             "semel is ready\n  \
              home    {home}\n  broker  {url}\n  socket  {socket}\n  api     {api}\n\n\
              try, in another shell:\n  \

@@ -14,6 +14,7 @@
 //! # }
 //! ```
 
+mod download;
 mod events;
 
 use std::net::SocketAddr;
@@ -29,6 +30,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+pub use download::Download;
 pub use events::{Event, Events};
 
 /// How long connecting to the socket may take: a daemon that is there answers at once.
@@ -151,6 +153,22 @@ impl Client {
         Ok(Events::new(response.into_body(), driving))
     }
 
+    /// A file under some path, or why it is not given.
+    pub async fn download(
+        &self,
+        path_and_query: &str,
+    ) -> Result<Result<Download, Answer>, ClientError> {
+        let request = self.request(Method::GET, path_and_query, None, None)?;
+        let asked = async {
+            let (response, driving) = self.send(request).await?;
+            if response.status().is_success() {
+                return Ok(Ok(Download::new(response.into_body(), driving)));
+            }
+            answer(response, driving).await.map(Err)
+        };
+        tokio::time::timeout(ANSWER_TIMEOUT, asked).await.map_err(|_| ClientError::TimedOut)?
+    }
+
     async fn call(
         &self,
         method: Method,
@@ -161,17 +179,7 @@ impl Client {
         let request = self.request(method, path_and_query, body, idempotency_key)?;
         let called = async {
             let (response, driving) = self.send(request).await?;
-            let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-            driving.abort();
-            let body = body.map_err(|error| ClientError::Broken(error.to_string()))?.to_bytes();
-            let body = match body.is_empty() {
-                true => Value::Null,
-                // Metrics are text.
-                false => serde_json::from_slice(&body)
-                    .unwrap_or_else(|_| String::from_utf8_lossy(&body).into_owned().into()),
-            };
-            Ok(Answer { status, body })
+            answer(response, driving).await
         };
         tokio::time::timeout(ANSWER_TIMEOUT, called).await.map_err(|_| ClientError::TimedOut)?
     }
@@ -219,6 +227,24 @@ impl Client {
             }
         }
     }
+}
+
+/// Reads an answer to its end.
+async fn answer(
+    response: Response<Incoming>,
+    driving: tokio::task::JoinHandle<()>,
+) -> Result<Answer, ClientError> {
+    let status = response.status().as_u16();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    driving.abort();
+    let body = body.map_err(|error| ClientError::Broken(error.to_string()))?.to_bytes();
+    let body = match body.is_empty() {
+        true => Value::Null,
+        // Metrics are text.
+        false => serde_json::from_slice(&body)
+            .unwrap_or_else(|_| String::from_utf8_lossy(&body).into_owned().into()),
+    };
+    Ok(Answer { status, body })
 }
 
 fn reached<S>(

@@ -14,7 +14,12 @@ pub fn backoff_ceiling(attempts: u32) -> Duration {
 /// The wait itself: evenly spread from zero to the ceiling, so that many senders that failed
 /// together do not come back together. `random` is any evenly spread number.
 pub fn backoff_delay(attempts: u32, random: u64) -> Duration {
-    let ceiling_ms = backoff_ceiling(attempts).as_millis();
+    backoff_delay_within(Duration::from_millis(BACKOFF_CAP_MS), attempts, random)
+}
+
+/// As [`backoff_delay`], and spread over `cap` where the ceiling is higher.
+pub fn backoff_delay_within(cap: Duration, attempts: u32, random: u64) -> Duration {
+    let ceiling_ms = backoff_ceiling(attempts).min(cap).as_millis();
     // The upper half of the product is `random` scaled to 0..=ceiling without a modulo's bias.
     let ms = (u128::from(random) * (ceiling_ms + 1)) >> u64::BITS;
     Duration::from_millis(u64::try_from(ms).unwrap_or(BACKOFF_CAP_MS))
@@ -36,6 +41,10 @@ mod tests {
     fn jitter_reaches_both_ends() {
         assert_eq!(backoff_delay(3, 0), Duration::ZERO);
         assert_eq!(backoff_delay(3, u64::MAX), Duration::from_secs(1));
+        let cap = Duration::from_secs(10);
+        assert_eq!(backoff_delay_within(cap, 9, u64::MAX), cap);
+        assert_eq!(backoff_delay_within(cap, 9, u64::MAX / 2), cap / 2, "spread, not cut");
+        assert_eq!(backoff_delay_within(cap, 3, u64::MAX), Duration::from_secs(1));
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! Time as a value that is handed in. This file is the only place of the product that reads the
 //! machine's clock (`xtask tidy` holds that).
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A moment: milliseconds since the Unix epoch, as databases hold it.
@@ -29,6 +30,50 @@ pub trait Clock: Send + Sync {
 
     /// Time passed since some fixed moment of this process. It never goes back.
     fn monotonic(&self) -> Duration;
+
+    /// Time passed since the machine was started, if that is known. Processes of one machine that
+    /// follow each other know by it how much time lies between them, whatever calendars say.
+    fn uptime(&self) -> Option<Uptime> {
+        None
+    }
+}
+
+/// How long a machine has been running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Uptime {
+    /// Which start: two readings can be compared if they have the same one.
+    pub boot: String,
+    /// The time since, in milliseconds.
+    pub ms: i64,
+}
+
+/// Both clocks at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// See [`Clock::wall`].
+    pub wall: UnixMs,
+    /// See [`Clock::monotonic`].
+    pub monotonic: Duration,
+}
+
+impl Reading {
+    /// What a clock shows now.
+    pub fn of(clock: &dyn Clock) -> Self {
+        Self { wall: clock.wall(), monotonic: clock.monotonic() }
+    }
+}
+
+/// A calendar that does not step, for what one process alone writes and compares: it starts with
+/// the wall clock and goes on with the monotonic one. A machine that sleeps stops it.
+#[derive(Debug, Default)]
+pub struct Steady(OnceLock<Reading>);
+
+impl Steady {
+    /// The time at this moment. The first one asked for is where it starts.
+    pub fn now(&self, at: Reading) -> UnixMs {
+        let origin = self.0.get_or_init(|| at);
+        origin.wall.saturating_add(at.monotonic.saturating_sub(origin.monotonic))
+    }
 }
 
 /// The machine's clocks.
@@ -64,5 +109,28 @@ impl Clock for SystemClock {
 
     fn monotonic(&self) -> Duration {
         self.origin.elapsed()
+    }
+
+    fn uptime(&self) -> Option<Uptime> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+        let (seconds, hundredths) = uptime.split_whitespace().next()?.split_once('.')?;
+        let (seconds, hundredths): (i64, i64) = (seconds.parse().ok()?, hundredths.parse().ok()?);
+        let ms = seconds.checked_mul(1000)?.checked_add(hundredths * 10)?;
+        Some(Uptime { boot: boot.trim().to_owned(), ms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_calendar_goes_on_whatever_is_done_to_the_other() {
+        let steady = Steady::default();
+        let at = |wall, s| Reading { wall: UnixMs(wall), monotonic: Duration::from_secs(s) };
+        assert_eq!(steady.now(at(1_000_000, 5)), UnixMs(1_000_000));
+        assert_eq!(steady.now(at(9_999_999, 6)), UnixMs(1_001_000));
+        assert_eq!(steady.now(at(0, 7)), UnixMs(1_002_000));
     }
 }

@@ -154,6 +154,7 @@ codes! {
     PlanChanged                    "plan_changed"                          409 Never;
     ApprovalRefused                "approval_refused"                      409 Never;
     BreakerNotFound                "breaker_not_found"                     404 Never;
+    ArtifactNotFound               "artifact_not_found"                    404 Never;
     StepIdReused                   "step_id_reused_with_different_content" 409 Never;
     // Refusals to start: no HTTP answer carries them while the cause lasts.
     FeatureParamBelowFloor         "feature_param_below_floor"             503 Never;

@@ -4,7 +4,8 @@
 //!
 //! Reading order: what a request *is* ([`envelope`], [`json`], [`canonical`], [`fingerprint`]),
 //! what it is *called* ([`id`], [`mint`]), what *becomes of it* ([`outbox`], [`backoff`],
-//! [`max_age`]), and how a refusal is said ([`code`], [`refusal`]).
+//! [`max_age`]), how a refusal is said ([`code`], [`refusal`]), and which time a sweep may go by
+//! ([`plausible`]).
 
 mod status;
 
@@ -25,5 +26,6 @@ pub mod clock;
 pub mod code;
 pub mod hex;
 pub mod limits;
+pub mod plausible;
 pub mod refusal;
 pub mod rfc3339;

@@ -1,5 +1,7 @@
 //! Every limit of the core, in one place.
 
+use std::time::Duration;
+
 /// Bytes of a message body, before any broker has told a smaller limit.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -28,3 +30,21 @@ pub const BACKOFF_CAP_MS: u64 = 60_000;
 
 /// Shortest dedupe retention that a daemon accepts from a broker.
 pub const DEDUPE_RETENTION_DAYS_MIN: u32 = 3;
+
+/// How far the calendar may part from the monotonic clock between two looks before it has moved:
+/// more than any correction that is made in passing, less than anything is kept for.
+pub const CLOCK_MOVE_MAX: Duration = Duration::from_secs(60);
+
+/// How long after a move, and after the start, nothing is swept.
+pub const CLOCK_SETTLES_AFTER: Duration = Duration::from_secs(10 * 60);
+
+/// A move of so much is a leap: longer than a night's sleep, and than what is kept for good
+/// measure.
+pub const CLOCK_LEAP_MIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a leap that no other clock confirms has to last.
+pub const CLOCK_SETTLES_ALONE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How far ahead of the present a row may seem to be before it is taken for one of a clock that was
+/// wrong: clocks differ.
+pub const ENQUEUED_AHEAD_MAX: Duration = Duration::from_secs(60 * 60);

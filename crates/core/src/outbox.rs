@@ -38,6 +38,8 @@ status! {
         Restart = "restart",
         /// A `resolve` found that the broker had accepted it.
         Committed = "committed",
+        /// A broker that was restored from a backup did not take it again.
+        Disowned = "disowned",
     }
 }
 
@@ -77,6 +79,7 @@ pub const OUTBOX: &[(S, E, S)] = &[
     (S::Inflight, E::Transient, S::Pending ),
     (S::Inflight, E::Permanent, S::Dead    ),
     (S::Inflight, E::Restart,   S::Pending ),
+    (S::Done,     E::Disowned,  S::Dead    ),
     (S::Dead,     E::Requeue,   S::Aborted ),
     (S::Dead,     E::Committed, S::Done    ),
 ];

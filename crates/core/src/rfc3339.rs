@@ -7,11 +7,13 @@ const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 /// Years 0 to 9999, which is what the format can say.
 const YEARS_DAYS: std::ops::RangeInclusive<i64> = -719_528..=2_932_896;
 
+/// The last moment that the format can say.
+pub const TIME_MAX: UnixMs = UnixMs((*YEARS_DAYS.end() + 1) * DAY_MS - 1);
+
 /// `2026-01-31T12:00:00.000Z`. A time that the format cannot say becomes the nearest that it can.
 pub fn format(at: UnixMs) -> String {
     let first = *YEARS_DAYS.start() * DAY_MS;
-    let last = (*YEARS_DAYS.end() + 1) * DAY_MS - 1;
-    let ms = at.0.clamp(first, last);
+    let ms = at.0.clamp(first, TIME_MAX.0);
     let (days, of_day) = (ms.div_euclid(DAY_MS), ms.rem_euclid(DAY_MS));
     let (year, month, day) = civil(days);
     let (hour, minute) = (of_day / 3_600_000, of_day / 60_000 % 60);

@@ -4,6 +4,7 @@
 mod remote;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -11,8 +12,10 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderName};
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use semel_core::clock::Clock;
+use semel_core::code::Code;
 use semel_core::hex::Hex;
 use semel_core::id::MemberId;
+use semel_core::refusal::Refusal;
 use semel_crypto::keys::KeyPair;
 use semel_crypto::request::{RequestClaim, sign};
 use semel_wire::http::{
@@ -30,10 +33,11 @@ use crate::limits::{REMOTE_ANSWER_BYTES_MAX, REMOTE_PAGES_MAX, REQUEST_TIMEOUT};
 /// Why a request came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// The broker cannot be reached, or did not answer.
+    /// The broker cannot be reached, or did not answer a question: nothing was done.
     #[error("the broker is away: {0}")]
     Away(String),
-    /// It refused.
+    /// It refused. With the code `outcome_unknown` it may have done what was asked: it says so
+    /// itself, or the request was sent and there is no answer.
     #[error("{}: {}", .0.code, .0.detail)]
     Refused(Box<Problem>),
 }
@@ -70,12 +74,12 @@ impl BrokerApi {
 
     /// Becomes a member by an invite.
     pub async fn join(&self, join: &Join) -> Result<Joined, ApiError> {
-        decoded(&self.post("/join", join.encode()).await?)
+        decoded(&self.post("/join", join.encode()).await?).map_err(unanswered)
     }
 
     /// Makes an invite.
     pub async fn invite_create(&self, invite: &NewInvite) -> Result<Invite, ApiError> {
-        decoded(&self.post("/invites", invite.encode()).await?)
+        decoded(&self.post("/invites", invite.encode()).await?).map_err(unanswered)
     }
 
     /// Everybody who is or was in the mesh.
@@ -165,23 +169,34 @@ impl BrokerApi {
         path_and_query: &str,
         body: String,
     ) -> Result<(StatusCode, Bytes), ApiError> {
-        let asked = self.ask(method, path_and_query, body);
+        let sent = AtomicBool::new(false);
+        let changes = method != Method::GET;
+        let asked = self.ask(method, path_and_query, body, &sent);
         let answer = tokio::time::timeout(REQUEST_TIMEOUT, asked).await;
-        let (status, body) = answer.map_err(|_| away("it did not answer in time"))??;
-        if status.is_success() {
-            return Ok((status, body));
-        }
+        let (status, body) = match answer.unwrap_or_else(|_| Err(away("it did not answer in time")))
+        {
+            Ok((status, body)) if status.is_success() => return Ok((status, body)),
+            Ok(answer) => answer,
+            Err(error) if changes && sent.load(Ordering::SeqCst) => return Err(unanswered(error)),
+            Err(error) => return Err(error),
+        };
         Err(match Problem::decode(&body) {
             Ok(problem) => ApiError::Refused(Box::new(problem)),
+            // Of somebody between, who may have passed it on.
+            Err(_) if changes && status.is_server_error() => {
+                unanswered(away(format!("it answered {status}")))
+            }
             Err(_) => away(format!("it answered {status}")),
         })
     }
 
+    /// `sent` says afterwards whether the broker may have got it.
     async fn ask(
         &self,
         method: Method,
         path_and_query: &str,
         body: String,
+        sent: &AtomicBool,
     ) -> Result<(StatusCode, Bytes), ApiError> {
         let uri: Uri = self.base.parse().map_err(away_of)?;
         let host = uri.host().unwrap_or_default();
@@ -191,13 +206,13 @@ impl BrokerApi {
         let stream = stream.map_err(away_of)?;
         let request = self.signed(&uri, &method, path_and_query, body)?;
         if !secure {
-            return exchange(TokioIo::new(stream), request).await;
+            return exchange(TokioIo::new(stream), request, sent).await;
         }
         let config = self.tls.as_ref().ok_or_else(|| away("TLS is not set up"))?;
         let name = rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(away_of)?;
         let connector = TlsConnector::from(Arc::clone(config));
         let stream = connector.connect(name, stream).await.map_err(away_of)?;
-        exchange(TokioIo::new(stream), request).await
+        exchange(TokioIo::new(stream), request, sent).await
     }
 
     fn signed(
@@ -234,6 +249,7 @@ impl BrokerApi {
 async fn exchange<Io>(
     io: Io,
     request: Request<Full<Bytes>>,
+    sent: &AtomicBool,
 ) -> Result<(StatusCode, Bytes), ApiError>
 where
     Io: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
@@ -242,6 +258,7 @@ where
         hyper::client::conn::http1::handshake(io).await.map_err(away_of)?;
     let driving = tokio::spawn(connection);
     let answer = async {
+        sent.store(true, Ordering::SeqCst);
         let response = sender.send_request(request).await.map_err(away_of)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), REMOTE_ANSWER_BYTES_MAX);
@@ -255,6 +272,17 @@ where
 
 fn decoded<B: Body>(body: &[u8]) -> Result<B, ApiError> {
     B::decode(body).map_err(|refusal| away(format!("its answer is not understood: {refusal}")))
+}
+
+/// The same of what was asked to be done: it may have been.
+fn unanswered(error: ApiError) -> ApiError {
+    match error {
+        ApiError::Away(why) => {
+            let detail = format!("the broker was asked and there is no answer: {why}");
+            ApiError::Refused(Box::new(Problem::of(Refusal::new(Code::OutcomeUnknown, detail))))
+        }
+        refused @ ApiError::Refused(_) => refused,
+    }
 }
 
 fn away(why: impl Into<String>) -> ApiError {

@@ -4,27 +4,28 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel_core::clock::Clock;
+use semel_core::clock::{Clock, UnixMs};
 use semel_core::envelope::Destination;
 use semel_core::id::OutboxId;
 use semel_core::mint::IdMint;
 use semel_core::outbox::{AbortedBy, OutboxStatus, Outcome};
 use semel_store::sqlite::OnUncertain;
 use semel_store::{OpenError, StoreError};
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::broker_api::BrokerApi;
-use crate::directory;
+use crate::directory::Directory;
 use crate::inbox::{Inbox, Keeping, Opened};
-use crate::limits::{FULL_INTERVAL, PAYLOAD_KEPT, UPKEEP_INTERVAL};
+use crate::limits::{LET_GO_LOOKS, LET_GO_PAUSE};
 use crate::link::{self, LinkHandle, LinkOptions};
-use crate::outbox::{Outbox, Pressure, Room};
-use crate::store::event::EventKind;
+use crate::outbox::{Outbox, Room};
 use crate::store::link::history_forgotten_in_tx;
 use crate::store::outbox::{Draft, Moved, NewOutboxRow, outbox_requeue_in_tx};
+use crate::store::peer::Peer;
 use crate::store::upkeep;
+use crate::supervise::{Vital, lasting};
+use crate::upkeep::Upkeep;
 
 /// How a daemon keeps things.
 #[derive(Debug, Clone)]
@@ -35,7 +36,8 @@ pub struct EngineOptions {
     pub reserved_bytes: u64,
     /// How long messages are kept in the inbox.
     pub inbox_kept: Duration,
-    /// Bytes of `inbox.db` at the most: beyond that the oldest messages go before their time.
+    /// Bytes of `inbox.db` at the most: beyond that the oldest messages that were read go before
+    /// their time, and where that is not enough nothing more is taken.
     pub inbox_bytes_max: u64,
 }
 
@@ -70,6 +72,8 @@ pub struct Engine {
     pub api: Arc<BrokerApi>,
     /// What it may do with the databases.
     pub access: Access,
+    /// Who asks the broker who is in the mesh; nobody where nobody connects.
+    directory: Option<Arc<Directory>>,
     clock: Arc<dyn Clock>,
     keeping: watch::Sender<Keeping>,
     stop: watch::Sender<bool>,
@@ -116,7 +120,7 @@ impl Engine {
     pub async fn start(
         folder: &Path,
         options: EngineOptions,
-        link_options: LinkOptions,
+        mut link_options: LinkOptions,
         mint: Arc<IdMint>,
         clock: Arc<dyn Clock>,
         on_uncertain: OnUncertain,
@@ -143,28 +147,52 @@ impl Engine {
         let (keeping, kept) = watch::channel(options.keeping());
         let api = Arc::new(broker_api(&link_options, &clock));
         let (outbox_too, inbox_too) = (Arc::clone(&outbox), Arc::clone(&inbox));
-        let (running, handle, marking) =
+        link_options.sweep_clock.began(look(&inbox, options.keeping()).await, &*clock);
+        let sweep_clock = link_options.sweep_clock.clone();
+        let (running, handle, marking, status) =
             link::link(link_options, outbox_too, inbox_too, Arc::clone(&clock), rebuild_to);
+        let vital = Vital { status, clock: Arc::clone(&clock), stop: stopping.clone() };
+        let upkeep = Upkeep {
+            outbox: Arc::clone(&outbox),
+            inbox: Arc::clone(&inbox),
+            clock: Arc::clone(&clock),
+            sweep_clock,
+            status: handle.watch(),
+            keeping: kept,
+            was_full: false,
+        };
+        let directory = Arc::new(Directory::new(
+            Arc::clone(&outbox),
+            Arc::clone(&api),
+            handle.watch(),
+            Arc::clone(handle.roster()),
+        ));
+        let (directory_too, inbox_too) = (Arc::clone(&directory), Arc::clone(&inbox));
+        let [indexes, keeps, asks] = std::array::from_fn(|_| stopping.clone());
+        let link = tokio::spawn(running.run(stopping.clone()));
         let tasks = vec![
-            tokio::spawn(running.run(stopping.clone())),
-            marking,
-            tokio::spawn(crate::inbox::index_run(Arc::clone(&inbox), stopping.clone())),
-            tokio::spawn(upkeep_task(
-                Arc::clone(&outbox),
-                Arc::clone(&inbox),
-                kept,
-                stopping.clone(),
-            )),
-            tokio::spawn(directory::run(
-                Arc::clone(&outbox),
-                Arc::clone(&api),
-                handle.watch(),
-                Arc::clone(handle.roster()),
-                stopping,
-            )),
+            vital.clone().watch("the connection to the broker", link),
+            vital.watch_helper("the writer of what is known of rows", marking),
+            lasting("index", stopping.clone(), move || {
+                crate::inbox::index_run(Arc::clone(&inbox_too), indexes.clone())
+            }),
+            lasting("upkeep", stopping.clone(), move || upkeep.clone().run(keeps.clone())),
+            lasting("directory", stopping, move || Arc::clone(&directory_too).run(asks.clone())),
         ];
         let (tasks, access) = (Mutex::new(tasks), Access::Full);
-        Ok(Self { outbox, inbox, link: handle, api, access, clock, keeping, stop, tasks })
+        let directory = Some(directory);
+        Ok(Self {
+            outbox,
+            inbox,
+            link: handle,
+            api,
+            access,
+            directory,
+            clock,
+            keeping,
+            stop,
+            tasks,
+        })
     }
 
     /// Opens the databases in `folder` to read what can be read of them, also when they are
@@ -185,11 +213,25 @@ impl Engine {
             inbox,
             api: Arc::new(broker_api(link_options, &clock)),
             access: Access::ReadOnly,
+            directory: None,
             clock,
             keeping: watch::channel(options.keeping()).0,
             stop: watch::channel(false).0,
             tasks: Mutex::default(),
         })
+    }
+
+    /// Those of each of these names, a few. The broker is asked once, however many of them nobody
+    /// is known by: whoever it is may have joined just now.
+    pub async fn peers_of(&self, names: &[&str], limit: i64) -> Result<Vec<Vec<Peer>>, StoreError> {
+        let known = self.outbox.peers_of(names, limit).await?;
+        match &self.directory {
+            Some(directory) if known.iter().any(Vec::is_empty) => {
+                directory.ask().await;
+                self.outbox.peers_of(names, limit).await
+            }
+            Some(_) | None => Ok(known),
+        }
     }
 
     /// Keeps things in another way from now on.
@@ -306,14 +348,27 @@ impl Engine {
     /// Stops, and closes the files in order.
     pub async fn stop(self) {
         self.halt().await;
-        drop(self.link);
-        if let Ok(outbox) = Arc::try_unwrap(self.outbox).map_err(drop) {
+        drop((self.link, self.directory));
+        if let Some(outbox) = alone(self.outbox).await {
             outbox.close().await;
         }
-        if let Ok(inbox) = Arc::try_unwrap(self.inbox).map_err(drop) {
+        if let Some(inbox) = alone(self.inbox).await {
             inbox.close().await;
         }
     }
+}
+
+/// What nobody else holds any more: a call or a connection that has just ended lets go of it in a
+/// moment. Without it the file is left as it is, which the next start takes for a crash.
+async fn alone<T>(mut shared: Arc<T>) -> Option<T> {
+    for _ in 0..LET_GO_LOOKS {
+        match Arc::try_unwrap(shared) {
+            Ok(alone) => return Some(alone),
+            Err(still) => shared = still,
+        }
+        tokio::time::sleep(LET_GO_PAUSE).await;
+    }
+    Arc::try_unwrap(shared).ok()
 }
 
 fn broker_api(link: &LinkOptions, clock: &Arc<dyn Clock>) -> BrokerApi {
@@ -335,6 +390,16 @@ fn requeue_in_tx(
     outbox_requeue_in_tx(tx, old, new, destination, by, even_if_delivered).map(Some)
 }
 
+/// How full the inbox is, and what it has seen of time: by that a start with a clock that is ahead
+/// is known.
+async fn look(inbox: &Inbox, keeping: Keeping) -> Option<UnixMs> {
+    inbox.measure_first(keeping).await;
+    inbox.newest_at().await.unwrap_or_else(|error| {
+        tracing::error!(error = error.chain(), "when something was last written is not known");
+        None
+    })
+}
+
 /// Where history stood, when the inbox that it was in is lost.
 async fn forget_history(outbox: &Outbox) -> Option<(String, i64)> {
     let stood =
@@ -343,58 +408,4 @@ async fn forget_history(outbox: &Outbox) -> Option<(String, i64)> {
         tracing::error!(error = error.chain(), "the inbox will not be rebuilt");
     }
     stood
-}
-
-/// Sizes, and what is past its time.
-async fn upkeep_task(
-    outbox: Arc<Outbox>,
-    inbox: Arc<Inbox>,
-    mut keeping: watch::Receiver<Keeping>,
-    mut stop: watch::Receiver<bool>,
-) {
-    let mut before = Pressure::Low;
-    let mut sweeps = tokio::time::interval(UPKEEP_INTERVAL);
-    let mut sweep = false;
-    loop {
-        before = look(&outbox, &inbox, before).await;
-        if std::mem::take(&mut sweep) {
-            let keeping = *keeping.borrow_and_update();
-            let swept = async {
-                outbox.prune(PAYLOAD_KEPT).await?;
-                inbox.sweep(keeping).await
-            };
-            if let Err(error) = swept.await {
-                tracing::error!(error = error.chain(), "what is past its time was not swept");
-            }
-        }
-        let is_full = !before.accepts();
-        tokio::select! {
-            _ = sweeps.tick() => sweep = true,
-            Ok(()) = keeping.changed() => sweep = true,
-            () = outbox.gauge.wake.notified() => {}
-            // Somebody may make room on the disk, and nobody tells us.
-            () = tokio::time::sleep(FULL_INTERVAL), if is_full => {}
-            () = link::stopped(&mut stop) => return,
-        }
-    }
-}
-
-/// Measures, and says so when the level has changed for the worse.
-async fn look(outbox: &Outbox, inbox: &Arc<Inbox>, before: Pressure) -> Pressure {
-    let pressure = match outbox.measure().await {
-        Ok(pressure) => pressure,
-        Err(error) => {
-            tracing::error!(error = error.chain(), "how full the outbox is could not be measured");
-            return before;
-        }
-    };
-    if pressure != before && pressure != Pressure::Low {
-        tracing::warn!(%pressure, "the outbox is nearly full");
-        let data = json!({"pressure": pressure.as_str(), "bytes": outbox.bytes()});
-        inbox.announce(EventKind::OutboxPressureHigh, &data);
-    }
-    if pressure != before && pressure == Pressure::Low {
-        tracing::info!("there is room in the outbox again");
-    }
-    pressure
 }

@@ -3,21 +3,26 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel_core::clock::Clock;
+use semel_core::clock::{Clock, UnixMs};
 use semel_core::envelope::DestinationKind;
 use semel_store::sqlite::{OnUncertain, Sqlite, SqliteOptions, Tx};
 use semel_store::{OpenError, StoreError};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
-use crate::limits::{EVENTS_KEPT, INDEX_LINGER, INDEX_MAX, KEYS_KEPT, SWEEP_MAX};
+use crate::limits::{
+    EVENTS_KEPT, INDEX_LINGER, INDEX_MAX, KEYS_KEPT, MEASURE_BYTES_MAX, MEASURE_PARTS, ROW_BYTES,
+    SWEEP_MAX, UNMEASURED_PARTS,
+};
 use crate::link::stopped;
 use crate::recover::{Database, is_damage, is_new, set_aside};
+use crate::store::aside::{self, Aside, NewAside};
 use crate::store::event::{self, Event, EventKind};
 use crate::store::inbox::{self, Arrived, Filter, Message, Way};
+use crate::store::reader::{self, Read};
 use crate::store::upkeep::bytes_used;
 use crate::store::{INBOX_APPLICATION_ID, INBOX_MIGRATIONS};
 
@@ -31,16 +36,26 @@ pub struct Inbox {
     received: [AtomicU64; DestinationKind::ALL.len()],
     /// Messages that were there already.
     repeated: AtomicU64,
+    /// What came and made no sense, since the start.
+    nonsense: AtomicU64,
     /// Of what it may have, when that was measured last.
     percent: AtomicU64,
+    bytes_max: AtomicU64,
+    /// Bytes that were stored since.
+    unmeasured: AtomicU64,
+    /// All that it may have is in use, by messages that nobody has read.
+    is_full: AtomicBool,
+    /// It is time to measure again.
+    pub(crate) wake: Notify,
 }
 
 /// What is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keeping {
-    /// Messages, for so long …
+    /// Messages that were read, for so long …
     pub kept: Duration,
-    /// … and, the newest of them, as far as they fit into so many bytes.
+    /// … and, the newest of them, as far as they fit into so many bytes. Where those that nobody
+    /// has read do not fit, nothing more is taken.
     pub bytes_max: u64,
 }
 
@@ -115,7 +130,12 @@ impl Inbox {
             stored: watch::channel(0).0,
             received: Default::default(),
             repeated: AtomicU64::new(0),
+            nonsense: AtomicU64::new(0),
             percent: AtomicU64::new(0),
+            bytes_max: AtomicU64::new(u64::MAX),
+            unmeasured: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+            wake: Notify::new(),
         }
     }
 
@@ -123,6 +143,8 @@ impl Inbox {
     pub async fn receive(&self, arrived: Vec<Arrived>, way: Way) -> Result<usize, StoreError> {
         let now = self.clock.wall();
         let count = arrived.len();
+        let sizes = arrived.iter().map(|it| (it.body.len() + it.meta.len()) as u64 + ROW_BYTES);
+        let bytes = sizes.sum();
         let kinds =
             self.sqlite.write_for(count, move |tx| inbox::receive_in_tx(tx, &arrived, now, way));
         let kinds = kinds.await?;
@@ -133,14 +155,48 @@ impl Inbox {
         self.repeated.fetch_add(count.saturating_sub(new) as u64, Ordering::Relaxed);
         if new > 0 {
             self.changed();
+            self.grown(bytes).await?;
         }
         Ok(new)
     }
 
-    /// Keeps what could not be understood, before it is acknowledged.
-    pub async fn set_aside(&self, reason: &str, frame: Vec<u8>) -> Result<(), StoreError> {
-        let (now, reason) = (self.clock.wall(), reason.to_owned());
-        self.sqlite.write(move |tx| inbox::set_aside_in_tx(tx, &reason, &frame, now)).await
+    /// Whoever measures is woken now and then, and receiving waits for it only if it is far behind:
+    /// then what does not fit is known here. Whoever is woken sees whether it was read.
+    async fn grown(&self, bytes: u64) -> Result<(), StoreError> {
+        let since = self.unmeasured.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let bytes_max = self.bytes_max.load(Ordering::Relaxed);
+        if since >= (bytes_max / MEASURE_PARTS).min(MEASURE_BYTES_MAX) {
+            self.wake.notify_one();
+        }
+        if since > bytes_max / UNMEASURED_PARTS && self.measure(bytes_max).await? > bytes_max {
+            self.is_full.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Keeps what could not be taken, before it is acknowledged; once, however often it comes.
+    pub async fn set_aside(&self, new: NewAside) -> Result<(), StoreError> {
+        let (now, bytes) = (self.clock.wall(), new.frame.len() as u64 + ROW_BYTES);
+        if self.sqlite.write(move |tx| aside::add_in_tx(tx, &new, now)).await? {
+            self.nonsense.fetch_add(1, Ordering::Relaxed);
+            self.grown(bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// A page of what was set aside, oldest first.
+    pub async fn aside(&self, after: i64, limit: i64) -> Result<Vec<Aside>, StoreError> {
+        self.sqlite.read(move |connection| aside::list(connection, after, limit)).await
+    }
+
+    /// How much is set aside.
+    pub async fn aside_count(&self) -> Result<u64, StoreError> {
+        self.sqlite.read(aside::count).await
+    }
+
+    /// Somebody has looked at it; `false` when it is not there.
+    pub async fn aside_drop(&self, id: i64) -> Result<bool, StoreError> {
+        self.sqlite.write(move |tx| aside::drop_in_tx(tx, id)).await
     }
 
     /// Notes that something happened; nobody waits for it.
@@ -193,13 +249,26 @@ impl Inbox {
     /// How far a reader has read.
     pub async fn reader(&self, name: &str) -> Result<Option<i64>, StoreError> {
         let name = name.to_owned();
-        self.sqlite.read(move |connection| inbox::reader(connection, &name)).await
+        self.sqlite.read(move |connection| reader::reader(connection, &name)).await
     }
 
-    /// A reader has read up to here.
-    pub async fn reader_set(&self, name: &str, inbox_id: i64) -> Result<(), StoreError> {
-        let (name, now) = (name.to_owned(), self.clock.wall());
-        self.sqlite.write(move |tx| inbox::reader_set_in_tx(tx, &name, inbox_id, now)).await
+    /// A reader has read up to here, or what there is of this topic up to here.
+    pub async fn reader_set(
+        &self,
+        name: &str,
+        inbox_id: i64,
+        topic: Option<&str>,
+    ) -> Result<Read, StoreError> {
+        let (name, topic, now) = (name.to_owned(), topic.map(str::to_owned), self.clock.wall());
+        let set = self
+            .sqlite
+            .write(move |tx| reader::reader_set_in_tx(tx, &name, inbox_id, topic.as_deref(), now));
+        let read = set.await?;
+        if self.is_full() {
+            // What was read can make room.
+            self.wake.notify_one();
+        }
+        Ok(read)
     }
 
     /// A page of what happened after this.
@@ -207,7 +276,7 @@ impl Inbox {
         self.sqlite.read(move |connection| event::after(connection, after, limit)).await
     }
 
-    /// The newest message's number, or 0.
+    /// The newest message's number, or 0; it may have been swept.
     pub async fn newest(&self) -> Result<i64, StoreError> {
         self.sqlite.read(inbox::newest).await
     }
@@ -217,39 +286,78 @@ impl Inbox {
         self.sqlite.read(event::newest).await
     }
 
+    /// When something was last written; nothing where that was never.
+    pub async fn newest_at(&self) -> Result<Option<UnixMs>, StoreError> {
+        self.sqlite.read(event::newest_at).await
+    }
+
     /// Changes whenever something was stored. Subscribe first, then read, then wait.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.stored.subscribe()
     }
 
-    /// Deletes messages, events, keys and readers that are past their time, and the oldest messages
-    /// where there are more than fit.
-    pub async fn sweep(&self, keeping: Keeping) -> Result<(), StoreError> {
-        self.sweep_old(keeping.kept).await?;
-        let bytes = self.measure(keeping.bytes_max).await?;
-        if bytes <= keeping.bytes_max {
-            return Ok(());
+    /// Deletes messages that were read, events, keys and readers that are past their time, and the
+    /// oldest messages that were read where there are more than fit. What nobody has read stays: if
+    /// that alone is more than fits, the inbox is full. Without a time nothing is past it.
+    /// Says whether it is.
+    pub async fn sweep(&self, now: Option<UnixMs>, keeping: Keeping) -> Result<bool, StoreError> {
+        while self.sqlite.write(|tx| reader::mark_read_in_tx(tx, SWEEP_MAX)).await? > 0 {}
+        if let Some(now) = now {
+            self.sweep_old(now, keeping.kept).await?;
         }
-        let mut gone = 0;
+        let mut bytes = self.measure(keeping.bytes_max).await?;
+        if bytes > keeping.bytes_max {
+            bytes = self.sweep_bytes(bytes, keeping.bytes_max).await?;
+        }
+        let is_full = bytes > keeping.bytes_max;
+        self.is_full.store(is_full, Ordering::Relaxed);
+        Ok(is_full)
+    }
+
+    /// How many bytes are in use then.
+    async fn sweep_bytes(&self, bytes: u64, bytes_max: u64) -> Result<u64, StoreError> {
+        let (mut gone, mut left) = (0, bytes);
         // More than needed, so that not every message is followed by a sweep.
-        let target = keeping.bytes_max / 10 * 9;
-        let mut over = bytes - target;
-        while over > 0 {
+        let target = bytes_max / 10 * 9;
+        while left > target {
+            let over = left - target;
             let oldest = move |tx: &Tx<'_>| inbox::sweep_bytes_in_tx(tx, over, SWEEP_MAX);
             match self.sqlite.write(oldest).await? {
                 0 => break,
                 some => gone += some,
             }
-            over = self.measure(keeping.bytes_max).await?.saturating_sub(target);
+            left = self.measure(bytes_max).await?;
         }
-        tracing::warn!(gone, bytes, "the inbox is full: its oldest messages are gone");
-        Ok(())
+        if gone > 0 {
+            tracing::warn!(gone, bytes, "the inbox was full: the oldest that were read are gone");
+        }
+        Ok(left)
+    }
+
+    /// Whether messages that nobody has read fill it: nothing more is taken from the broker.
+    pub fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Measures before anything is received: what may be kept is known from the beginning.
+    pub async fn measure_first(&self, keeping: Keeping) {
+        self.bytes_max.store(keeping.bytes_max, Ordering::Relaxed);
+        match self.measure(keeping.bytes_max).await {
+            Ok(bytes) => self.is_full.store(bytes > keeping.bytes_max, Ordering::Relaxed),
+            Err(error) => {
+                let error = error.chain();
+                tracing::error!(error, "how full the inbox is could not be measured");
+            }
+        }
     }
 
     /// Bytes in use. What was swept counts as free, although the file does not shrink.
     async fn measure(&self, bytes_max: u64) -> Result<u64, StoreError> {
+        let unmeasured = self.unmeasured.load(Ordering::Relaxed);
         let bytes = self.sqlite.read(bytes_used).await?;
+        self.unmeasured.fetch_sub(unmeasured, Ordering::Relaxed);
         self.percent.store(bytes.saturating_mul(100) / bytes_max.max(1), Ordering::Relaxed);
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
         Ok(bytes)
     }
 
@@ -258,8 +366,7 @@ impl Inbox {
         self.percent.load(Ordering::Relaxed)
     }
 
-    async fn sweep_old(&self, kept: Duration) -> Result<(), StoreError> {
-        let now = self.clock.wall();
+    async fn sweep_old(&self, now: UnixMs, kept: Duration) -> Result<(), StoreError> {
         let (messages, events) = (now.saturating_sub(kept), now.saturating_sub(EVENTS_KEPT));
         let keys = now.saturating_sub(KEYS_KEPT.max(kept));
         loop {
@@ -267,7 +374,7 @@ impl Inbox {
                 Ok(inbox::sweep_in_tx(tx, messages, SWEEP_MAX)?
                     + event::sweep_in_tx(tx, events, SWEEP_MAX)?
                     + inbox::sweep_keys_in_tx(tx, keys, SWEEP_MAX)?
-                    + inbox::sweep_readers_in_tx(tx, keys, SWEEP_MAX)?)
+                    + reader::sweep_in_tx(tx, keys, SWEEP_MAX)?)
             });
             if gone.await? == 0 {
                 return Ok(());
@@ -285,6 +392,11 @@ impl Inbox {
     /// Messages since the start that were there already.
     pub fn repeated(&self) -> u64 {
         self.repeated.load(Ordering::Relaxed)
+    }
+
+    /// What came since the start and made no sense.
+    pub fn nonsense(&self) -> u64 {
+        self.nonsense.load(Ordering::Relaxed)
     }
 
     /// Bytes on disk, the log included.

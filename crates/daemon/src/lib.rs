@@ -27,5 +27,7 @@ mod pressure;
 pub mod recover;
 pub mod remote;
 pub mod store;
+mod supervise;
+mod upkeep;
 
 pub mod limits;

@@ -76,6 +76,20 @@ pub const LOST_MARKS_RETRY: Duration = Duration::from_secs(1);
 /// How long the broker may take to answer a send, or the daemon closes (mesh.md §10).
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A connection that lived for so long is one that works: only then does the wait for the next one
+/// begin anew.
+pub const STEADY_AFTER: Duration = Duration::from_secs(5);
+
+/// The longest wait for the next attempt to connect while the network answers.
+pub const RECONNECT_CAP: Duration = Duration::from_secs(10);
+
+/// A row that was alone on the wire so often when the broker closed, because of something that it
+/// could not read, is given up.
+pub const BLAMED_MAX: u32 = 2;
+
+/// Hellos of ours that are remembered, answered or not.
+pub const NONCES_MAX: usize = 256;
+
 /// How long connecting, the handshake and the negotiation may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -147,8 +161,9 @@ pub const FAILING_MAX: usize = 4096;
 /// How often rows are looked at for their age.
 pub const EXPIRE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Rows that die of age in one go.
-pub const EXPIRE_MAX: i64 = 256;
+/// Rows of each priority, in the order of accept, that one look at ages goes through: rows whose
+/// time was wrong may stand before older ones.
+pub const AGES_LOOK: i64 = 1024;
 
 /// Done rows that are offered again at a time, to a broker that was restored.
 pub const OFFER_PAGE: i64 = 64;
@@ -166,6 +181,9 @@ pub const FULL_INTERVAL: Duration = Duration::from_millis(500);
 pub const MEASURE_PARTS: u64 = 200;
 /// … or so many bytes: less than what is reserved on the disk.
 pub const MEASURE_BYTES_MAX: u64 = 8 << 20;
+/// What is received is measured at once when a part of what an inbox may have has come that nobody
+/// has measured: on a busy host whoever does can be late.
+pub const UNMEASURED_PARTS: u64 = 4;
 /// Bytes of a row besides its body, about.
 pub const ROW_BYTES: u64 = 512;
 
@@ -199,6 +217,12 @@ pub const DIRECTORY_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// How often they are asked for at the most.
 pub const DIRECTORY_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long a send to an unknown name waits for the broker to say who is in the mesh.
+pub const DIRECTORY_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a task that has ended by itself stays away before it is started again.
+pub const TASK_PAUSE: Duration = Duration::from_secs(1);
+
 /// Members whom one message may mention.
 pub const MENTIONS_MAX: usize = 100;
 
@@ -207,3 +231,8 @@ pub const SEARCH_BYTES_MAX: usize = 1024;
 
 /// Rows that a chain of requeues is followed for.
 pub const CHAIN_MAX: usize = 32;
+
+/// How often, and how far apart, a daemon that stops looks whether others have let go of its files.
+pub const LET_GO_LOOKS: u32 = 200;
+/// See [`LET_GO_LOOKS`].
+pub const LET_GO_PAUSE: Duration = Duration::from_millis(10);

@@ -7,263 +7,45 @@
 mod arrivals;
 mod connect;
 mod flight;
+mod handle;
 mod judge;
+mod meter;
+mod patience;
 mod roster;
 mod serve;
+mod status;
+mod suspects;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::backoff::backoff_delay;
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::hex::Hex;
-use semel_core::id::{InstanceId, MemberId, OutboxId};
+use semel_core::id::OutboxId;
+use semel_core::limits::ENQUEUED_AHEAD_MAX;
 use semel_core::max_age::{DedupeWindow, outbox_max_age_hours};
-use semel_core::status;
-use semel_crypto::keys::KeyPair;
+use semel_core::plausible::{Sweep, SweepClock};
 use semel_store::StoreError;
 use semel_wire::close::CloseKind;
-use semel_wire::features::Negotiated;
-use semel_wire::frame::FromBroker;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::inbox::Inbox;
-use crate::limits::{
-    ADOPT_MAX, ANSWER_TIMEOUT, EXPIRE_INTERVAL, EXPIRE_MAX, MARKS_MAX, REQUESTS_MAX, WINDOW,
-};
+use crate::limits::{ADOPT_MAX, AGES_LOOK, MARKS_MAX, NONCES_MAX, REQUESTS_MAX};
 use crate::marks::{self, Change, Mark, Settled};
 use crate::outbox::Outbox;
 use crate::store::event::EventKind;
+use crate::store::link::LinkRow;
 use crate::store::{claim, link};
 
+pub(crate) use handle::Command;
+pub use handle::{Ask, LinkHandle};
 pub use roster::{Online, Roster};
+pub use status::{Fatal, LinkOptions, LinkState, LinkStatus, Loss};
 
-/// Hellos of ours that are remembered.
-const NONCES_MAX: usize = 16;
-
-/// Where the broker is, and who we are to it.
-pub struct LinkOptions {
-    /// `ws://host:port/v1/mesh` or `wss://…`.
-    pub url: String,
-    /// The mesh's name.
-    pub mesh: String,
-    /// The name of our key.
-    pub key_id: String,
-    /// Our key.
-    pub keys: Arc<KeyPair>,
-    /// This daemon.
-    pub instance_id: InstanceId,
-    /// For the broker's logs.
-    pub version: String,
-    /// For `wss`.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// Features that must be there besides those that always must.
-    pub require: Vec<String>,
-    /// Sends that may be unanswered.
-    pub window: usize,
-    /// Rows older than this are not sent, whatever the broker would allow.
-    pub max_age_hours_override: Option<u32>,
-    /// How long the broker may take to answer a send.
-    pub answer_timeout: Duration,
-    /// How often rows are looked at for their age.
-    pub expire_interval: Duration,
-    /// Random numbers, for jitter and nonces.
-    pub random: Arc<dyn Fn() -> u128 + Send + Sync>,
-}
-
-impl LinkOptions {
-    /// The usual window.
-    pub const WINDOW: usize = WINDOW;
-    /// The usual wait for an answer.
-    pub const ANSWER_TIMEOUT: Duration = ANSWER_TIMEOUT;
-    /// How often rows are usually looked at for their age.
-    pub const EXPIRE_INTERVAL: Duration = EXPIRE_INTERVAL;
-}
-
-status! {
-    /// How it stands with the broker.
-    pub enum LinkState {
-        /// It is being connected to.
-        Connecting = "connecting",
-        /// Traffic flows.
-        Connected = "connected",
-        /// It is away; the next attempt is set.
-        Waiting = "waiting",
-        /// It will not be tried again: the daemon must end.
-        Ended = "ended",
-    }
-}
-
-/// Why a daemon must end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fatal {
-    /// Another daemon speaks for this member now (`4003`).
-    Replaced,
-    /// The member is connected elsewhere and its mesh prefers the oldest (`4004`).
-    AlreadyConnected,
-    /// The member was revoked, or this instance retired (`4005`).
-    Revoked,
-    /// The broker does not offer what is needed (`4010`).
-    Feature(String),
-    /// The configuration and the broker do not go together.
-    Unfit(String),
-}
-
-status! {
-    /// What ends a connection that is made again.
-    pub enum Loss {
-        /// The network, or the process at the other end.
-        Gone = "gone",
-        /// The broker said so.
-        Closed = "closed",
-        /// Nothing was heard, or no answer came.
-        Silent = "silent",
-        /// What came made no sense, or was too much.
-        Protocol = "protocol",
-        /// Our own files could not be written.
-        Storage = "storage",
-    }
-}
-
-/// What is known of the connection, for health and metrics.
-#[derive(Debug, Clone)]
-pub struct LinkStatus {
-    /// Connected or not.
-    pub state: LinkState,
-    /// Since when.
-    pub since: UnixMs,
-    /// Why it is not, in words.
-    pub last_error: Option<String>,
-    /// Who we are, once the broker has said.
-    pub member_id: Option<MemberId>,
-    /// What the broker offered last.
-    pub negotiated: Option<Negotiated>,
-    /// The broker's store, as last seen.
-    pub store_epoch: Option<String>,
-    /// Connections that were made after the first, by what ended the one before.
-    pub reconnects: [u64; Loss::ALL.len()],
-    /// What ended the last connection, until there is another one.
-    pub lost_by: Option<Loss>,
-    /// Sends that are unanswered.
-    pub inflight: usize,
-    /// How long the last answered send took.
-    pub lag: Option<Duration>,
-    /// Why it ended for good.
-    pub fatal: Option<Fatal>,
-}
-
-impl LinkStatus {
-    fn new(state: LinkState, since: UnixMs) -> Self {
-        Self {
-            state,
-            since,
-            last_error: None,
-            member_id: None,
-            negotiated: None,
-            store_epoch: None,
-            reconnects: [0; Loss::ALL.len()],
-            lost_by: None,
-            inflight: 0,
-            lag: None,
-            fatal: None,
-        }
-    }
-
-    /// Bytes of a body that the broker takes, once it is known.
-    pub fn inline_bytes(&self) -> Option<u64> {
-        Some(self.negotiated.as_ref()?.max_payload.as_ref()?.inline_bytes)
-    }
-}
-
-/// What others ask of the link.
-pub(crate) enum Command {
-    /// Give this row up, and say when that is on disk; `false` when it is on the wire.
-    GiveUp { id: OutboxId, why: String, reply: oneshot::Sender<bool> },
-    /// Ask about everything that is unknown, and say when the answers are on disk.
-    Resolve { reply: oneshot::Sender<bool> },
-    /// A question to the broker.
-    Ask { ask: Ask, reply: oneshot::Sender<FromBroker> },
-}
-
-/// A question that the broker answers by its number.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ask {
-    /// Work of a queue.
-    QueueTake {
-        /// Which.
-        queue: String,
-        /// Messages at the most.
-        max: u64,
-        /// For how long.
-        lease_ms: Option<u64>,
-    },
-    /// Work that is done.
-    QueueAck {
-        /// Of which queue.
-        queue: String,
-        /// Which messages.
-        seqs: Vec<i64>,
-    },
-}
-
-/// How others reach the link.
-#[derive(Clone)]
-pub struct LinkHandle {
-    status: watch::Receiver<LinkStatus>,
-    commands: mpsc::Sender<Command>,
-    roster: Arc<Roster>,
-}
-
-impl LinkHandle {
-    /// Of a daemon that only reads: there is no connection, and whoever asks hears so.
-    pub(crate) fn none(inbox: Arc<Inbox>, since: UnixMs) -> Self {
-        let last_error = Some("the daemon only reads (--read-only)".to_owned());
-        let status = LinkStatus { last_error, ..LinkStatus::new(LinkState::Ended, since) };
-        Self {
-            status: watch::channel(status).1,
-            commands: mpsc::channel(1).0,
-            roster: Arc::new(Roster::new(inbox)),
-        }
-    }
-
-    /// How it stands with the broker now.
-    pub fn status(&self) -> LinkStatus {
-        self.status.borrow().clone()
-    }
-
-    /// Changes whenever the state does.
-    pub fn watch(&self) -> watch::Receiver<LinkStatus> {
-        self.status.clone()
-    }
-
-    /// Who is online.
-    pub fn roster(&self) -> &Arc<Roster> {
-        &self.roster
-    }
-
-    /// Asks the broker; nothing when it is away or does not answer.
-    pub async fn ask(&self, ask: Ask) -> Option<FromBroker> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Ask { ask, reply }).await.ok()?;
-        answer.await.ok()
-    }
-
-    /// Gives a row up that is not on the wire; `false` when it is.
-    pub(crate) async fn give_up(&self, id: OutboxId, why: &str) -> bool {
-        let (reply, answer) = oneshot::channel();
-        let command = Command::GiveUp { id, why: why.to_owned(), reply };
-        self.commands.send(command).await.is_ok() && answer.await.unwrap_or(false)
-    }
-
-    /// Finds out what became of rows whose outcome is unknown; `false` when the broker is away.
-    pub(crate) async fn resolve(&self) -> bool {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Resolve { reply }).await.is_ok()
-            && answer.await.unwrap_or(false)
-    }
-}
+use patience::{Patience, Reach};
+use suspects::Suspects;
 
 /// What lives as long as the daemon, from one connection to the next.
 pub(crate) struct Link {
@@ -283,15 +65,22 @@ pub(crate) struct Link {
     /// Who wants to know when rows are settled.
     telling: Vec<(Vec<OutboxId>, oneshot::Sender<bool>)>,
     max_age: Option<Duration>,
+    /// When rows were looked at for their age.
+    expired_at: Duration,
+    /// By which time they are old, as long as no broker has said what time it is.
+    ages: SweepClock,
+    /// The broker's time, and when it was heard.
+    server_time: Option<(UnixMs, Duration)>,
     /// Up to where the inbox is only rebuilt, when it was lost.
     rebuild_to: Option<(String, i64)>,
     nonces: VecDeque<Hex<16>>,
+    suspects: Suspects,
 }
 
 /// How a connection came to its end.
 enum Ended {
-    /// Come back; the wait begins anew if it had worked.
-    Again { worked: bool, why: String, loss: Loss },
+    /// Come back.
+    Again { why: String, loss: Loss, reach: Reach },
     /// Never.
     Fatal(Fatal),
     /// The daemon stops.
@@ -303,14 +92,14 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-/// Makes the link and the task that keeps its books.
+/// Makes the link, the task that keeps its books, and a way to say what became of both.
 pub(crate) fn link(
     options: LinkOptions,
     outbox: Arc<Outbox>,
     inbox: Arc<Inbox>,
     clock: Arc<dyn Clock>,
     rebuild_to: Option<(String, i64)>,
-) -> (Link, LinkHandle, tokio::task::JoinHandle<()>) {
+) -> (Link, LinkHandle, tokio::task::JoinHandle<()>, watch::Sender<LinkStatus>) {
     let status = LinkStatus::new(LinkState::Connecting, clock.wall());
     let (status, watch) = watch::channel(status);
     let (commands_sender, commands) = mpsc::channel(REQUESTS_MAX);
@@ -320,8 +109,9 @@ pub(crate) fn link(
     let marking = marks::run(outbox_too, inbox_too, Arc::clone(&clock), to_mark, settling);
     let marking = tokio::spawn(marking);
     let roster = Arc::new(Roster::new(Arc::clone(&inbox)));
-    let handle =
-        LinkHandle { status: watch, commands: commands_sender, roster: Arc::clone(&roster) };
+    let handle = LinkHandle::new(watch, commands_sender, Arc::clone(&roster));
+    let told = status.clone();
+    let (ages, expired_at) = (options.sweep_clock.clone(), clock.monotonic());
     let link = Link {
         options,
         outbox,
@@ -336,41 +126,47 @@ pub(crate) fn link(
         returning: 0,
         telling: Vec::new(),
         max_age: None,
+        expired_at,
+        ages,
+        server_time: None,
         rebuild_to,
         nonces: VecDeque::new(),
+        suspects: Suspects::default(),
     };
-    (link, handle, marking)
+    (link, handle, marking, told)
 }
 
 impl Link {
     /// Connects, serves, waits, again and again, until `stop` changes or there is no point.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        let mut attempts = 0;
+        let mut patience = Patience::default();
+        self.recall_max_age().await;
         loop {
             self.say(LinkState::Connecting, None);
-            let retire = match self.outbox.link().await {
-                Ok(link) => link.retiring,
-                Err(error) => return self.complain(&error, "whose outbox this is is not known"),
-            };
             let ended = tokio::select! {
-                ended = connect::connect(&self.options, &*self.clock, &retire) => ended,
+                connected = self.connect() => connected,
                 () = stopped(&mut stop) => return,
             };
             let ended = match ended {
                 Ok(connection) => {
+                    let began = self.clock.monotonic();
                     let ended = serve::serve(&mut self, connection, &mut stop).await;
                     let data = json!({"reason": ended.words()});
                     self.inbox.announce(EventKind::DaemonDisconnect, &data);
+                    let lived = self.clock.monotonic().saturating_sub(began);
+                    patience.ended(lived, self.options.steady_after);
                     ended
                 }
-                Err(ended) => ended,
+                Err(ended) => {
+                    patience.failed();
+                    ended
+                }
             };
-            match ended {
+            let reach = match ended {
                 Ended::Stopped => return,
                 Ended::Fatal(fatal) => return self.end(fatal).await,
-                Ended::Again { worked, why, loss } => {
+                Ended::Again { why, loss, reach } => {
                     tracing::warn!(why, "the broker is away");
-                    attempts = if worked { 1 } else { attempts + 1 };
                     self.status.send_if_modified(|status| {
                         if status.state == LinkState::Connected {
                             status.lost_by = Some(loss);
@@ -378,19 +174,32 @@ impl Link {
                         false
                     });
                     self.say(LinkState::Waiting, Some(why));
+                    reach
                 }
-            }
-            let wait = backoff_delay(attempts, self.random());
+            };
+            let wait = patience.wait(reach, self.random());
             if self.wait(wait, &mut stop).await {
                 return;
             }
         }
     }
 
+    async fn connect(&mut self) -> Result<connect::Connection, Ended> {
+        let link = self.outbox.link().await.map_err(|error| {
+            self.complain(&error, "whose outbox this is is not known");
+            Ended::storage("the outbox cannot be read")
+        })?;
+        // Before it is said: the broker may hear a hello whose answer never comes.
+        let nonce = Hex((self.options.random)().to_be_bytes());
+        self.remember(nonce);
+        connect::connect(&self.options, &*self.clock, &link.retiring, nonce).await
+    }
+
     /// Waits for the next attempt; rows grow old meanwhile, and may be given up. `true` to stop.
     async fn wait(&mut self, wait: Duration, stop: &mut watch::Receiver<bool>) -> bool {
         let mut over = std::pin::pin!(tokio::time::sleep(wait));
         loop {
+            let expires_in = self.expires_in();
             tokio::select! {
                 () = &mut over => return false,
                 () = stopped(stop) => return true,
@@ -403,11 +212,59 @@ impl Link {
                     // Dropping the reply says that the broker is away.
                     Command::Resolve { .. } | Command::Ask { .. } => {}
                 },
-                () = tokio::time::sleep(self.options.expire_interval) => {
-                    self.expire(|_| false).await;
-                }
+                () = tokio::time::sleep(expires_in) => self.expire(|_| false).await,
             }
         }
+    }
+
+    /// How long until rows are looked at for their age again.
+    fn expires_in(&self) -> Duration {
+        let next = self.expired_at + self.options.expire_interval;
+        next.saturating_sub(self.clock.monotonic())
+    }
+
+    /// The time by which rows are old: never later than the broker's, and where no broker has said
+    /// what time it is, only once the clock is plausible. One that is ahead for a moment kills
+    /// nothing; what is too old to be judged the broker does not accept as new.
+    fn present(&mut self) -> Option<UnixMs> {
+        let (wall, now) = (self.clock.wall(), self.clock.monotonic());
+        match (self.server_time, self.ages.look(wall, now)) {
+            (Some((time, heard_at)), _) => {
+                Some(wall.min(time.saturating_add(now.saturating_sub(heard_at))))
+            }
+            (None, Sweep::By(present)) => Some(present),
+            (None, Sweep::After(_)) => None,
+        }
+    }
+
+    /// The latest that it can be, and what seems to be from later was accepted by a clock that was
+    /// ahead. As above, but the later of both: a clock that is behind makes nothing older.
+    fn latest(&mut self) -> Option<UnixMs> {
+        let (wall, now) = (self.clock.wall(), self.clock.monotonic());
+        match (self.server_time, self.ages.look(wall, now)) {
+            (Some((time, heard_at)), _) => {
+                Some(wall.max(time.saturating_add(now.saturating_sub(heard_at))))
+            }
+            (None, Sweep::By(present)) => Some(present),
+            (None, Sweep::After(_)) => None,
+        }
+    }
+
+    /// Counts the age of these rows from this time on: they would never grow old.
+    async fn count_from(&self, ids: Vec<OutboxId>, time: UnixMs) -> bool {
+        tracing::warn!(
+            rows = ids.len(),
+            "rows are from a time that has not come: counted from now"
+        );
+        let write = self
+            .outbox
+            .sqlite
+            .write(move |tx| ids.iter().try_for_each(|id| claim::count_from_in_tx(tx, *id, time)));
+        let written = write.await;
+        if let Err(error) = &written {
+            self.complain(error, "rows from a time that has not come were left so");
+        }
+        written.is_ok()
     }
 
     async fn end(&mut self, fatal: Fatal) {
@@ -420,7 +277,9 @@ impl Link {
                 self.settle(ids);
             }
             loop {
-                match self.outbox.sqlite.write(|tx| link::adopt_in_tx(tx, ADOPT_MAX)).await {
+                let adopted =
+                    self.outbox.sqlite.write(|tx| link::adopt_in_tx(tx, i64::MAX, ADOPT_MAX));
+                match adopted.await {
                     Ok(0) => break,
                     Ok(_) => {}
                     Err(error) => {
@@ -497,19 +356,25 @@ impl Link {
 
     /// What waited longer than the broker remembers dies; never what is on the wire.
     async fn expire(&mut self, is_flying: impl Fn(OutboxId) -> bool) {
-        let Some(max_age) = self.max_age else { return };
-        let before = self.clock.wall().saturating_sub(max_age);
+        self.expired_at = self.clock.monotonic();
+        let (Some(max_age), Some(present)) = (self.max_age, self.present()) else { return };
+        let before = present.saturating_sub(max_age);
+        let latest = self.latest().unwrap_or(UnixMs(i64::MAX));
+        let ahead_of = latest.saturating_add(ENQUEUED_AHEAD_MAX);
         loop {
             let read = self
                 .outbox
                 .sqlite
-                .read(move |connection| claim::expired(connection, before, EXPIRE_MAX));
-            let expired = match read.await {
-                Ok(expired) => expired,
+                .read(move |connection| claim::ages(connection, before, ahead_of, AGES_LOOK));
+            let claim::Ages { expired, ahead } = match read.await {
+                Ok(ages) => ages,
                 Err(error) => {
                     return self.complain(&error, "rows were not looked at for their age");
                 }
             };
+            if !ahead.is_empty() && !self.count_from(ahead, latest).await {
+                return;
+            }
             let known = |id: &OutboxId| is_flying(*id) || self.unsettled.contains_key(id);
             let dying: Vec<OutboxId> = expired.into_iter().filter(|id| !known(id)).collect();
             if dying.is_empty() {
@@ -545,6 +410,16 @@ impl Link {
         tracing::error!(error = error.chain(), "{what}");
     }
 
+    /// What the broker promised last holds while it is away, too. Whether the configuration goes
+    /// together with it is judged when it is there.
+    async fn recall_max_age(&mut self) {
+        match self.outbox.link().await {
+            Ok(LinkRow { window: Some(window), .. }) => drop(self.set_max_age(window)),
+            Ok(LinkRow { window: None, .. }) => {}
+            Err(error) => self.complain(&error, "how old rows may become is not known"),
+        }
+    }
+
     /// What the broker's promise means for the age of rows.
     fn set_max_age(&mut self, window: DedupeWindow) -> Result<(), Fatal> {
         let hours = outbox_max_age_hours(window, self.options.max_age_hours_override)
@@ -555,6 +430,11 @@ impl Link {
 }
 
 impl Ended {
+    /// Our own files failed, for now.
+    fn storage(why: &str) -> Self {
+        Self::Again { why: why.to_owned(), loss: Loss::Storage, reach: Reach::Silent }
+    }
+
     fn words(&self) -> String {
         match self {
             Self::Again { why, .. } => why.clone(),
@@ -564,18 +444,19 @@ impl Ended {
     }
 
     /// What a reason to close means for us. `ours`: the nonce in it is of a hello of our own.
-    fn of_close(kind: CloseKind, detail: &str, ours: bool, worked: bool) -> Self {
+    fn of_close(kind: CloseKind, detail: &str, ours: bool) -> Self {
         let why = format!("{kind}: {detail}");
-        let again = || Self::Again { worked, why, loss: Loss::Closed };
+        let again = |loss| Self::Again { why, loss, reach: Reach::Answered };
         match kind {
-            CloseKind::Replaced if ours => again(),
+            CloseKind::Replaced if ours => again(Loss::Closed),
             CloseKind::Replaced => Self::Fatal(Fatal::Replaced),
             CloseKind::AlreadyConnected => Self::Fatal(Fatal::AlreadyConnected),
             CloseKind::Revoked => Self::Fatal(Fatal::Revoked),
             CloseKind::FeatureUnavailable
             | CloseKind::FeatureParamInvalid
             | CloseKind::FeatureParamBelowFloor => Self::Fatal(Fatal::Feature(detail.to_owned())),
-            CloseKind::Unauthorised | CloseKind::ProtocolError | CloseKind::Draining => again(),
+            CloseKind::ProtocolError => again(Loss::Unread),
+            CloseKind::Unauthorised | CloseKind::Draining => again(Loss::Closed),
         }
     }
 }

@@ -20,8 +20,8 @@ use crate::outbox::Outbox;
 use crate::store::event::EventKind;
 use crate::store::outbox::{
     Delivery, Moved, outbox_accepted_in_tx, outbox_claim_in_tx, outbox_committed_in_tx,
-    outbox_expire_in_tx, outbox_permanent_in_tx, outbox_restart_in_tx, outbox_sent_in_tx,
-    outbox_transient_in_tx,
+    outbox_disowned_in_tx, outbox_expire_in_tx, outbox_limited_in_tx, outbox_permanent_in_tx,
+    outbox_restart_in_tx, outbox_sent_in_tx, outbox_transient_in_tx,
 };
 use crate::store::{claim, link};
 
@@ -36,6 +36,8 @@ pub(crate) enum Change {
     Sent(Delivery),
     /// It may be tried again; if it waits on its own, not before this.
     Transient { why: String, next_attempt_at: Option<UnixMs> },
+    /// The broker takes nothing of anybody just now: no attempt of the row's.
+    Limited { why: String },
     /// The broker refused it, or can not judge it.
     Permanent { why: String, outcome: Outcome },
     /// Its connection is gone.
@@ -50,6 +52,8 @@ pub(crate) enum Change {
     TooOld,
     /// A restored broker has it again.
     Offered(Delivery),
+    /// A restored broker did not take it again: what it had accepted is lost, or was delivered.
+    Disowned { why: String },
     /// Everything up to it was offered to a restored broker.
     OfferedTo,
 }
@@ -58,7 +62,7 @@ impl Change {
     /// Whether the row is due again, once this is on disk. Nothing is sent before that, or what was
     /// accepted later would overtake it.
     pub(crate) const fn returns(&self) -> bool {
-        matches!(self, Self::Restart | Self::Transient { .. })
+        matches!(self, Self::Restart | Self::Transient { .. } | Self::Limited { .. })
     }
 
     /// Whether the row is not on the wire any more.
@@ -67,6 +71,7 @@ impl Change {
             Self::Accepted(_)
             | Self::Sent(_)
             | Self::Transient { .. }
+            | Self::Limited { .. }
             | Self::Permanent { .. }
             | Self::Restart => true,
             Self::Claimed
@@ -75,6 +80,7 @@ impl Change {
             | Self::Absent
             | Self::TooOld
             | Self::Offered(_)
+            | Self::Disowned { .. }
             | Self::OfferedTo => false,
         }
     }
@@ -84,8 +90,10 @@ impl Change {
         match self {
             Self::Claimed | Self::Accepted(_) | Self::Sent(_) | Self::Offered(_) => true,
             Self::Transient { .. }
+            | Self::Limited { .. }
             | Self::Permanent { .. }
             | Self::Restart
+            | Self::Disowned { .. }
             | Self::Expired { .. }
             | Self::Committed(_)
             | Self::Absent
@@ -286,6 +294,8 @@ fn apply(tx: &Tx<'_>, mark: &Mark, now: UnixMs, life: i64) -> Result<Option<Died
         Change::Transient { why, next_attempt_at } => {
             (outbox_transient_in_tx(tx, id, why, *next_attempt_at)?, None)
         }
+        Change::Limited { why } => (outbox_limited_in_tx(tx, id, why)?, None),
+        Change::Disowned { why } => (outbox_disowned_in_tx(tx, id, why)?, Some(why)),
         Change::Permanent { why, outcome } => {
             (outbox_permanent_in_tx(tx, id, why, *outcome)?, Some(why))
         }

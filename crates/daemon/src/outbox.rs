@@ -179,7 +179,9 @@ impl Outbox {
             }
             let link = sqlite.write(move |tx| link::open_in_tx(tx, instance_id, unclean)).await?;
             if !link.retiring.is_empty() {
-                while sqlite.write(|tx| link::adopt_in_tx(tx, ADOPT_MAX)).await? > 0 {}
+                // By owner: what this one has accepted since is its own.
+                let life = link.adopted_life;
+                while sqlite.write(move |tx| link::adopt_in_tx(tx, life, ADOPT_MAX)).await? > 0 {}
             }
             Ok(link)
         };
@@ -324,7 +326,15 @@ impl Outbox {
 
     /// Drops the payloads of done rows that are older than this; everything else of them stays.
     pub async fn prune(&self, older_than: Duration) -> Result<u64, StoreError> {
-        let now = self.clock.wall();
+        self.prune_by(self.clock.wall(), older_than).await
+    }
+
+    /// The same, at this time.
+    pub(crate) async fn prune_by(
+        &self,
+        now: UnixMs,
+        older_than: Duration,
+    ) -> Result<u64, StoreError> {
         // What is of later than that was accepted when the clock was ahead.
         let kept = now.saturating_sub(older_than)..=now.saturating_add(PAYLOAD_KEPT);
         let mut pruned = 0;
@@ -413,6 +423,22 @@ impl Outbox {
     pub async fn peers_named(&self, name: &str, limit: i64) -> Result<Vec<Peer>, StoreError> {
         let name = name.to_owned();
         self.sqlite.read(move |connection| peer::named(connection, &name, limit)).await
+    }
+
+    /// Those of each of these names, in one look.
+    pub(crate) async fn peers_of(
+        &self,
+        names: &[&str],
+        limit: i64,
+    ) -> Result<Vec<Vec<Peer>>, StoreError> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let read = self.sqlite.read(move |connection| {
+            names.iter().map(|name| peer::named(connection, name, limit)).collect()
+        });
+        read.await
     }
 
     /// Everybody in the mesh, as the broker said last.

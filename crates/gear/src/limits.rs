@@ -12,3 +12,6 @@ pub const HANDOVER_BYTES_MAX: usize = 48 * 1024;
 
 /// The private descriptor.
 pub const HANDOVER_PATH: &str = "/proc/self/fd/3";
+
+/// Bytes of a line in a job's log; the host keeps no more either.
+pub const REPORT_BYTES_MAX: usize = 16 << 10;

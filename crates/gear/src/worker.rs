@@ -1,11 +1,16 @@
 //! The author's side: a [`Worker`] takes functions by the names of actions and does the rest.
 //!
-//! One execution at a time, on a thread of its own, so that a cancel is heard while it works. A
-//! panic becomes an `error` of the class `gear_bug`.
+//! One execution at a time, on a thread of its own, so that a cancel is heard while it works. Only
+//! a [`Problem`] says that nothing has happened. After a panic, or with a result that cannot be
+//! sent, nobody can tell: the process ends, and the host treats the attempt as uncertain.
+//!
+//! The pipes to the host are the kit's own: what an action or its children print goes to standard
+//! error, and there is nothing for them to read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,9 +21,12 @@ use semel_core::hex::Hex;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::limits::{HANDOVER_BYTES_MAX, HANDOVER_PATH};
+use crate::limits::{HANDOVER_BYTES_MAX, HANDOVER_PATH, REPORT_BYTES_MAX};
 use crate::line::{Breach, Direction, Key, Signer, Verifier, read_line};
 use crate::message::{ErrorText, FromGear, Handover, ResolvedState, ToGear};
+
+/// How a process ends that cannot tell what it has done (`EX_SOFTWARE`).
+const CANNOT_TELL: i32 = 70;
 
 /// What an action gives.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +44,7 @@ impl From<Value> for Output {
 }
 
 /// Why an action did not happen. Say this only when it has had no effect: an action that cannot
-/// tell ends its process instead, and is treated as uncertain.
+/// tell panics or ends its process instead, and is treated as uncertain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// `transient`, `user_error`, `resource_limit` or `gear_bug`.
@@ -125,8 +133,12 @@ pub struct Context {
     ended: Mutex<Receiver<(u32, Result<Value, ErrorText>)>>,
 }
 
+/// How the process of an action ends that cannot tell what it has done.
+type End = dyn Fn(&str) + Send + Sync;
+
 struct Shared {
     out: Mutex<(Signer, Box<dyn Write + Send>)>,
+    end: Box<End>,
     cancelled: AtomicBool,
     secrets: BTreeMap<String, Zeroizing<String>>,
 }
@@ -136,7 +148,10 @@ impl Shared {
         let document = serde_json::to_string(message)?;
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let (signer, pipe) = &mut *out;
-        let line = signer.line(&document).ok_or(io::ErrorKind::FileTooLarge)?;
+        let line = signer.line(&document).ok_or_else(|| {
+            let text = "a message has more than 1 MB: write it to a file of the workspace";
+            io::Error::new(io::ErrorKind::FileTooLarge, text)
+        })?;
         pipe.write_all(&line)?;
         pipe.flush()
     }
@@ -150,17 +165,19 @@ impl Context {
 
     /// A line for the job's log. A host that is gone hears nothing; the gear ends soon then.
     pub fn log(&self, message: impl Into<String>) {
-        let _ = self.shared.say(&FromGear::Log { message: message.into(), side_effect: false });
+        let message = cut(message.into());
+        let _ = self.shared.say(&FromGear::Log { message, side_effect: false });
     }
 
     /// A line that tells of an effect on the world: a later plan must know of it.
     pub fn side_effect(&self, message: impl Into<String>) {
-        let _ = self.shared.say(&FromGear::Log { message: message.into(), side_effect: true });
+        let message = cut(message.into());
+        let _ = self.shared.say(&FromGear::Log { message, side_effect: true });
     }
 
     /// How far it is, 0 to 100.
     pub fn progress(&self, percent: u8, message: Option<&str>) {
-        let message = message.map(str::to_owned);
+        let message = message.map(|message| cut(message.to_owned()));
         let _ = self.shared.say(&FromGear::Progress { percent: percent.min(100), message });
     }
 
@@ -225,8 +242,8 @@ impl Worker {
     /// Serves the host that started this process, until it is done with it.
     pub fn run(self) -> Result<(), Broken> {
         let handover = handover()?;
-        let input = BufReader::new(io::stdin());
-        self.serve(handover, input, Box::new(io::stdout()))
+        let (input, output) = own_pipes()?;
+        self.serve(handover, BufReader::new(input), Box::new(output), Box::new(end))
     }
 
     fn serve(
@@ -234,6 +251,7 @@ impl Worker {
         handover: Handover,
         mut input: impl io::BufRead,
         output: Box<dyn Write + Send>,
+        end: Box<End>,
     ) -> Result<(), Broken> {
         let key = Hex::<32>::parse(&handover.key).map_err(|_| Broken::NoHost)?;
         let key = Key::new(key.0);
@@ -241,6 +259,7 @@ impl Worker {
         let secrets = handover.secrets.into_iter();
         let shared = Arc::new(Shared {
             out: Mutex::new((Signer::new(key, Direction::FromGear), output)),
+            end,
             cancelled: AtomicBool::new(false),
             secrets: secrets.map(|(name, secret)| (name, Zeroizing::new(secret))).collect(),
         });
@@ -297,17 +316,19 @@ fn context(
 fn execute(run: Option<&Handler>, context: &Context) {
     let ended = match run {
         None => Err(unknown_action(context)),
-        Some(run) => catch_unwind(AssertUnwindSafe(|| run(context)))
-            .unwrap_or_else(|_| Err(Problem::gear_bug("panicked", "the action panicked"))),
+        Some(run) => match catch_unwind(AssertUnwindSafe(|| run(context))) {
+            Ok(ended) => ended,
+            // Where it panicked was told on standard error.
+            Err(_) => return (context.shared.end)("the action panicked"),
+        },
     };
     let message = match ended {
         Ok(Output::Value(value)) => FromGear::Result { value, artifact: None },
         Ok(Output::Artifact(path)) => FromGear::Result { value: Value::Null, artifact: Some(path) },
         Err(problem) => error(problem),
     };
-    if context.shared.say(&message).is_err() {
-        let text = "the result has more than 1 MB: write it to a file of the workspace";
-        let _ = context.shared.say(&error(Problem::gear_bug("result_too_large", text)));
+    if let Err(error) = context.shared.say(&message) {
+        (context.shared.end)(&error.to_string());
     }
 }
 
@@ -321,8 +342,11 @@ fn resolved(resolve: Option<&Resolver>, context: &Context) {
         Resolved::NotDone => (ResolvedState::NotDone, Value::Null, None),
         Resolved::Unknown => (ResolvedState::Unknown, Value::Null, None),
     };
-    // A host that is gone asks again.
-    let _ = context.shared.say(&FromGear::Resolved { state, value, artifact });
+    if context.shared.say(&FromGear::Resolved { state, value, artifact }).is_err() {
+        let (state, value) = (ResolvedState::Unknown, Value::Null);
+        // A host that is gone asks again.
+        let _ = context.shared.say(&FromGear::Resolved { state, value, artifact: None });
+    }
 }
 
 fn unknown_action(context: &Context) -> Problem {
@@ -336,6 +360,30 @@ fn error(problem: Problem) -> FromGear {
         message: problem.message,
         retry_after_ms: problem.retry_after_ms,
     }
+}
+
+/// A text that is short enough to be kept.
+fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(REPORT_BYTES_MAX));
+    text
+}
+
+/// The pipes from and to the host. What this process prints from now on goes to standard error, and
+/// its standard input is empty; neither pipe is inherited by a child.
+fn own_pipes() -> io::Result<(File, File)> {
+    let input = io::stdin().as_fd().try_clone_to_owned()?;
+    let output = io::stdout().as_fd().try_clone_to_owned()?;
+    let (empty, _) = io::pipe()?;
+    rustix::stdio::dup2_stdin(&empty)?;
+    rustix::stdio::dup2_stdout(io::stderr().as_fd())?;
+    Ok((input.into(), output.into()))
+}
+
+/// Ends the process, whatever its threads do.
+#[expect(clippy::exit, clippy::print_stderr, reason = "its end is what the host is told")]
+fn end(why: &str) {
+    eprintln!("{why}");
+    std::process::exit(CANNOT_TELL);
 }
 
 fn handover() -> Result<Handover, Broken> {

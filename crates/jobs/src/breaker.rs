@@ -1,5 +1,8 @@
-//! A breaker per action (jobs.md §7): closed, open, half-open. Pure; the store keeps it, and one
-//! row is one breaker for the whole cluster.
+//! A breaker per action, or per action and host (jobs.md §7): closed, open, half-open. Pure; the
+//! store keeps it, and one row is one breaker for the whole cluster.
+//!
+//! While it is half open only its probe decides, which has a number: those that were under way when
+//! it opened end at any time, and a probe that was given up may come back late.
 
 use std::time::Duration;
 
@@ -32,6 +35,8 @@ pub struct Breaker {
     pub until: UnixMs,
     /// For how long it opens.
     pub open_for: Duration,
+    /// The number of the last probe; never used again.
+    pub probe: i64,
 }
 
 impl Default for Breaker {
@@ -41,6 +46,7 @@ impl Default for Breaker {
             window: String::new(),
             until: UnixMs(0),
             open_for: BREAKER_OPEN,
+            probe: 0,
         }
     }
 }
@@ -48,24 +54,33 @@ impl Default for Breaker {
 /// How a run ended, as a breaker sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
-    /// The other side answered, if only to say no.
+    /// It gave its result.
     Succeeded,
-    /// It did not, or not in time.
+    /// The other side did not answer, not in time, or with an error that may pass.
     Failed,
+    /// It broke on our side. That does not count against an action, but a probe that broke has not
+    /// shown that it works.
+    Broke,
+    /// It was refused, or we have stopped it: says nothing.
+    Refused,
 }
 
 impl Run {
     /// Only what may pass counts against an action: bad input says nothing of it.
     pub const fn of(failure: Option<FailureClass>) -> Self {
         match failure {
+            None => Self::Succeeded,
             Some(FailureClass::Transient) => Self::Failed,
-            Some(
-                FailureClass::GearBug
-                | FailureClass::PlanRejected
-                | FailureClass::UserError
-                | FailureClass::ResourceLimit,
-            )
-            | None => Self::Succeeded,
+            Some(FailureClass::GearBug | FailureClass::ResourceLimit) => Self::Broke,
+            Some(FailureClass::PlanRejected | FailureClass::UserError) => Self::Refused,
+        }
+    }
+
+    /// Whether it says something although it was no probe.
+    pub const fn counts(self) -> bool {
+        match self {
+            Self::Succeeded | Self::Failed => true,
+            Self::Broke | Self::Refused => false,
         }
     }
 }
@@ -75,8 +90,8 @@ impl Run {
 pub enum Admission {
     /// Go.
     Through,
-    /// Go, as the one probe.
-    Probe,
+    /// Go, as the one probe, under this number.
+    Probe(i64),
     /// Not before this moment.
     Held(UnixMs),
 }
@@ -92,45 +107,59 @@ impl Breaker {
             BreakerState::Open | BreakerState::HalfOpen => {
                 self.state = BreakerState::HalfOpen;
                 self.until = now.saturating_add(probe_time);
-                Admission::Probe
+                self.probe += 1;
+                Admission::Probe(self.probe)
             }
         }
     }
 
-    /// Takes note of runs, in their order. Says whether this has opened or closed it.
-    pub fn note(&mut self, runs: &[Run], now: UnixMs) -> bool {
+    /// Takes note of runs, in their order; the last may be the probe of this number. Says whether
+    /// this has opened or closed it.
+    pub fn note(&mut self, runs: &[Run], probe: Option<i64>, now: UnixMs) -> bool {
         let before = self.state;
-        // What an engine has kept to itself was before the probe, and says nothing of it.
-        let told = match before {
-            BreakerState::Closed => runs,
-            BreakerState::Open | BreakerState::HalfOpen => &runs[runs.len().saturating_sub(1)..],
-        };
-        for run in told {
-            self.note_one(*run, now);
+        match before {
+            BreakerState::Closed => runs.iter().for_each(|run| self.count(*run, now)),
+            // What an engine has kept to itself was before the probe, and says nothing of it.
+            BreakerState::HalfOpen if probe == Some(self.probe) => {
+                runs.last().into_iter().for_each(|run| self.decide(*run, now));
+            }
+            // Those who were under way when it opened say nothing new.
+            BreakerState::HalfOpen | BreakerState::Open => {}
         }
-        self.state != before
+        // A probe that says nothing leaves the place to another, and has changed nothing.
+        let is_open = |state| state != BreakerState::Closed;
+        self.state != before && !(is_open(before) && runs.last() == Some(&Run::Refused))
     }
 
-    fn note_one(&mut self, run: Run, now: UnixMs) {
-        match (self.state, run) {
-            (BreakerState::Closed, run) => {
-                self.window.push(if run == Run::Failed { 'f' } else { 's' });
-                let surplus = self.window.len().saturating_sub(BREAKER_WINDOW);
-                self.window.drain(..surplus);
-                let failed = self.window.bytes().filter(|run| *run == b'f').count();
-                if self.window.len() >= BREAKER_RUNS_MIN && failed * 2 > self.window.len() {
-                    self.state = BreakerState::Open;
-                    self.until = now.saturating_add(self.open_for);
-                }
-            }
-            (BreakerState::HalfOpen, Run::Succeeded) => *self = Self::default(),
-            (BreakerState::HalfOpen, Run::Failed) => {
+    /// As it is when somebody has closed it; its numbers go on.
+    #[must_use]
+    pub fn closed(&self) -> Self {
+        Self { probe: self.probe, ..Self::default() }
+    }
+
+    fn count(&mut self, run: Run, now: UnixMs) {
+        if self.state != BreakerState::Closed || !run.counts() {
+            return;
+        }
+        self.window.push(if run == Run::Failed { 'f' } else { 's' });
+        let surplus = self.window.len().saturating_sub(BREAKER_WINDOW);
+        self.window.drain(..surplus);
+        let failed = self.window.bytes().filter(|run| *run == b'f').count();
+        if self.window.len() >= BREAKER_RUNS_MIN && failed * 2 > self.window.len() {
+            self.state = BreakerState::Open;
+            self.until = now.saturating_add(self.open_for);
+        }
+    }
+
+    fn decide(&mut self, run: Run, now: UnixMs) {
+        match run {
+            Run::Succeeded => *self = self.closed(),
+            Run::Failed | Run::Broke => {
                 self.state = BreakerState::Open;
                 self.open_for = (self.open_for * 2).min(BREAKER_OPEN_MAX);
                 self.until = now.saturating_add(self.open_for);
             }
-            // Those who were under way when it opened say nothing new.
-            (BreakerState::Open, Run::Succeeded | Run::Failed) => {}
+            Run::Refused => (self.state, self.until) = (BreakerState::Open, now),
         }
     }
 }

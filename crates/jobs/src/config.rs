@@ -26,6 +26,8 @@ pub struct Config {
     pub from: Vec<String>,
     /// Hosts that `http.request` may reach although their addresses are not public.
     pub private_hosts: Vec<String>,
+    /// Hosts that do a request once, however often it is sent with the same `Idempotency-Key`.
+    pub keyed_hosts: Vec<String>,
     /// What may be done, by the first rule that fits.
     pub policy: Vec<RuleText>,
 }

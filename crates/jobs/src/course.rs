@@ -16,7 +16,7 @@ use semel_core::hex::Hex;
 use serde_json::Value;
 
 pub use begin::{begin, judge};
-pub(crate) use begin::{close_started, question_of};
+pub(crate) use begin::{close_started, question_no, question_of};
 pub use moves::Move;
 pub(crate) use moves::{error_of, failure_of};
 pub(crate) use steps::{ask_about, replan_around, start};
@@ -33,12 +33,17 @@ pub struct Facts<'a> {
     pub policy: &'a Policy,
     /// Whether another validator has a say: then the policy alone approves nothing.
     pub more_validators: bool,
-    /// Whether an action's breaker is closed, as far as is known here.
+    /// Whether a breaker is closed, as far as is known here.
     pub closed: &'a (dyn Fn(&str) -> bool + Sync),
     /// How long a person may take.
     pub approval_timeout: Duration,
     /// A number that nobody can guess, for waits.
     pub random: u64,
+    /// This engine's home, where several share a store.
+    pub home: Option<&'a str>,
+    /// Whether all of these actions can be run by the engine of another home and not by this one,
+    /// for a job that was taken in then.
+    pub for_another: &'a (dyn Fn(&[String], UnixMs) -> bool + Sync),
 }
 
 /// A step that is to be run.
@@ -48,6 +53,10 @@ pub struct ToRun {
     pub step_id: String,
     /// `gear.action`.
     pub action: String,
+    /// The breaker that decides over it.
+    pub breaker: String,
+    /// Its number, when it is that breaker's probe.
+    pub probe: Option<i64>,
     /// What runs it.
     pub prepared: Arc<Prepared>,
     /// The action's own name.
@@ -71,7 +80,7 @@ pub enum Next {
     /// These would begin, if their breakers let them.
     Admit(Vec<ToRun>),
     /// The gear must say what became of an earlier attempt.
-    Resolve(ToRun),
+    Resolve(Box<ToRun>),
     /// A planner must say.
     Plan,
     /// A validator must say.
@@ -80,6 +89,8 @@ pub enum Next {
     Wait(UnixMs),
     /// Nothing by this worker: it ended, or somebody is asked.
     Over,
+    /// Nothing at all: the engine of another home can do it, and this one cannot.
+    Left,
 }
 
 /// `gear.action`.

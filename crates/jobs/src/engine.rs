@@ -5,14 +5,19 @@
 //! claims (`claimer`), how a job runs (`runner`, one step of it: `flight`), what a gear talks to
 //! (`desk`), breakers, upkeep.
 
+mod artifacts;
 mod breakers;
+mod children;
 mod claimer;
 mod desk;
 mod detour;
-mod door;
+pub(crate) mod door;
 mod flight;
+mod lease;
 mod metrics;
+mod neighbours;
 mod runner;
+mod steady;
 mod upkeep;
 mod watchdog;
 
@@ -28,6 +33,7 @@ use semel_core::mint::IdMint;
 use semel_registrar::registrar::Registrar;
 use semel_registrar::registrar::sweeper::RetentionDays;
 use semel_store::StoreError;
+use semel_vital::{Ended, Vital};
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 
@@ -40,10 +46,13 @@ use crate::life::JobStatus;
 use crate::limits;
 use crate::planner::{Planner, Validator};
 use crate::policy::Policy;
+use crate::store::Store;
 use crate::store::postgres::Signal;
-use crate::store::{JobNo, Store};
 
 use breakers::Breakers;
+use lease::Running;
+use neighbours::Neighbours;
+use steady::Steady;
 
 /// How an engine runs.
 #[derive(Debug, Clone)]
@@ -68,6 +77,8 @@ pub struct EngineOptions {
     pub workspaces: PathBuf,
     /// What may be done.
     pub policy: Policy,
+    /// The name of the folder in which it works, where engines of several share a store.
+    pub home: Option<String>,
 }
 
 impl EngineOptions {
@@ -84,6 +95,7 @@ impl EngineOptions {
             shutdown: limits::SHUTDOWN_MAX,
             workspaces: workspaces.into(),
             policy: Policy::default(),
+            home: None,
         }
     }
 }
@@ -112,6 +124,7 @@ pub struct Parts {
 pub struct Engine {
     inner: Arc<Inner>,
     tasks: Mutex<JoinSet<()>>,
+    vital: Vital,
 }
 
 /// The store has something new of a job.
@@ -134,12 +147,6 @@ enum Leave {
     Shutdown,
 }
 
-struct Running {
-    no: JobNo,
-    fence: i64,
-    leave: watch::Sender<Leave>,
-}
-
 struct Inner {
     parts: Parts,
     options: EngineOptions,
@@ -147,7 +154,11 @@ struct Inner {
     /// Slots that a claim holds for whom it finds.
     claiming: AtomicUsize,
     wake: Notify,
+    /// A job was cancelled that may have asked for others.
+    orphans: Notify,
     running: Mutex<HashMap<JobId, Running>>,
+    steady: Steady,
+    neighbours: Neighbours,
     /// Jobs of which the store knows something new.
     news: broadcast::Sender<News>,
     breakers: Breakers,
@@ -165,11 +176,15 @@ const NEWS_MAX: usize = 4096;
 impl Engine {
     /// An engine that takes jobs in and does not work yet.
     pub async fn open(parts: Parts, options: EngineOptions) -> Result<Self, StoreError> {
+        let now = parts.store.time().await?.unwrap_or_else(|| parts.clock.wall());
         let inner = Arc::new(Inner {
             slots: Arc::new(Semaphore::new(options.workers)),
             claiming: AtomicUsize::new(0),
             wake: Notify::new(),
+            orphans: Notify::new(),
             running: Mutex::default(),
+            steady: Steady::from(Arc::clone(&parts.clock), now),
+            neighbours: Neighbours::default(),
             news: broadcast::channel(NEWS_MAX).0,
             breakers: Breakers::default(),
             metrics: Metrics::default(),
@@ -180,7 +195,8 @@ impl Engine {
             options,
         });
         inner.breakers.refresh(&inner.parts.store).await?;
-        Ok(Self { inner, tasks: Mutex::default() })
+        inner.live().await?;
+        Ok(Self { inner, tasks: Mutex::default(), vital: Vital::default() })
     }
 
     /// Starts to work, once everything that gears call is ready (traps.md 35). What was left by
@@ -189,15 +205,21 @@ impl Engine {
         let mut tasks = self.lock_tasks();
         if tasks.is_empty() {
             self.inner.works.store(true, Ordering::Relaxed);
-            tasks.spawn(claimer::run(Arc::clone(&self.inner)));
-            tasks.spawn(claimer::renew(Arc::clone(&self.inner)));
-            tasks.spawn(upkeep::run(Arc::clone(&self.inner)));
-            tasks.spawn(watchdog::run(Arc::clone(&self.inner)));
+            let inner = || Arc::clone(&self.inner);
+            tasks.spawn(self.vital.keep("claimer", claimer::run(inner())));
+            tasks.spawn(self.vital.keep("leases", lease::renew(inner())));
+            tasks.spawn(self.vital.keep("neighbours", neighbours::tell(inner())));
+            tasks.spawn(self.vital.keep("late claims", lease::leave_in_time(inner())));
+            tasks.spawn(self.vital.keep("clocks", steady::watch(inner())));
+            tasks.spawn(self.vital.keep("upkeep", upkeep::run(inner())));
+            tasks.spawn(self.vital.keep("orphans", upkeep::after_cancels(inner())));
+            tasks.spawn(self.vital.keep("watchdog", watchdog::run(inner())));
         }
     }
 
     /// Takes no more jobs, gives those under way some time, and leaves the rest to be recovered.
     pub async fn stop(&self) {
+        self.vital.stop();
         self.inner.stopping.send_replace(true);
         self.inner.slots.close();
         let drained = self.inner.under_way.closed();
@@ -211,6 +233,11 @@ impl Engine {
         }
         let mut tasks = std::mem::take(&mut *self.lock_tasks());
         tasks.shutdown().await;
+    }
+
+    /// Comes back when a part of it has ended that it cannot work without.
+    pub async fn ended(&self) -> Ended {
+        self.vital.ended().await
     }
 
     /// Something new may be there to claim.
@@ -236,7 +263,10 @@ impl Engine {
     /// Closes a breaker by hand, and lets go on what waits for it; whether there was one.
     pub async fn breaker_close(&self, action: &str) -> Result<bool, StoreError> {
         let there = self.store().breaker_close(action, self.now()).await?;
-        self.inner.breakers.refresh(self.store()).await?;
+        // It is closed by now, whatever becomes of this.
+        if let Err(error) = self.inner.breakers.refresh(self.store()).await {
+            tracing::warn!(error = error.chain(), "breakers are read again later");
+        }
         self.wake();
         Ok(there)
     }
@@ -244,6 +274,11 @@ impl Engine {
     /// The store.
     pub fn store(&self) -> &Store {
         &self.inner.parts.store
+    }
+
+    /// Who decides over approvals.
+    pub fn registrar(&self) -> &Arc<Registrar> {
+        &self.inner.parts.registrar
     }
 
     /// The gears.
@@ -269,7 +304,14 @@ impl Engine {
 
 impl Inner {
     fn now(&self) -> UnixMs {
-        self.parts.clock.wall()
+        self.steady.now()
+    }
+
+    /// A number that nobody else draws: neither another engine at the same moment, nor this one
+    /// before.
+    fn new_fence(&self) -> i64 {
+        let drawn = if cfg!(semel_plant = "claim") { 1 } else { (self.parts.random)() >> 1 };
+        drawn.max(1).cast_signed()
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<JobId, Running>> {
@@ -310,6 +352,8 @@ impl Inner {
             closed: &closed,
             approval_timeout: self.options.approval_timeout,
             random: (self.parts.random)(),
+            home: self.options.home.as_deref(),
+            for_another: &|actions, submitted_at| self.is_for_another(actions, submitted_at),
         })
     }
 }

@@ -6,6 +6,7 @@
 pub mod builtin;
 pub mod document;
 pub mod installed;
+pub mod leftovers;
 pub mod load;
 pub mod manifest;
 pub mod net;
@@ -79,6 +80,8 @@ pub struct Call {
     pub workspace: PathBuf,
     /// How long it may take.
     pub timeout: Duration,
+    /// As whom it acts, as it was written down.
+    pub via: Option<String>,
 }
 
 /// How an attempt ended.
@@ -99,6 +102,13 @@ pub enum Output {
     Value(Value),
     /// A file in the workspace, which the engine keeps with its hash.
     Artifact(PathBuf),
+    /// An object, and a file that belongs to it.
+    With {
+        /// The object; what is known of the file is added to it.
+        value: Value,
+        /// The file, as above.
+        file: PathBuf,
+    },
 }
 
 /// What a gear knows of an earlier attempt.
@@ -183,6 +193,9 @@ impl Stop {
     }
 }
 
+/// As whom a gear acts while that is not known: nothing is decided by it.
+pub const ORIGIN_UNKNOWN: &str = "?";
+
 /// A gear.
 pub trait Gear: Send + Sync {
     /// What it says of itself.
@@ -192,6 +205,28 @@ pub trait Gear: Send + Sync {
     /// depends on the parameters (a GET is not a POST).
     fn recovery(&self, action: &str, _params: &Value) -> Recovery {
         self.manifest().actions.get(action).map_or(Recovery::Ask, |action| action.recovery)
+    }
+
+    /// Where this very call goes, when an action goes to many places: one that is down must not
+    /// hold what goes elsewhere, so each has a breaker of its own.
+    fn place(&self, _action: &str, _params: &Value) -> Option<String> {
+        None
+    }
+
+    /// As whom it acts, if the world tells its effects apart by that: repeated as somebody else
+    /// they would be others. [`ORIGIN_UNKNOWN`] while it cannot be said.
+    fn origin(&self) -> Option<String> {
+        None
+    }
+
+    /// Finds out as whom it acts, if that is not known.
+    fn learn_origin(&self) -> Later<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Whether it has what it needs to run at all, such as its secrets.
+    fn is_ready(&self) -> bool {
+        true
     }
 
     /// Whether it wants a folder of the job's own to work in.

@@ -30,6 +30,10 @@ impl State for Jobs {
     fn metrics(&self, registry: &mut Registry) {
         self.engine.register_metrics(registry);
     }
+
+    fn problem_fields() -> Vec<(&'static str, serde_json::Value)> {
+        vec![("job_id?", semel_api::schema::text())]
+    }
 }
 
 /// The part of an API that is about this engine.
@@ -38,6 +42,7 @@ pub fn part(engine: Arc<Engine>) -> Part {
 }
 
 const NAME: Kind = Kind::Name { bytes_max: NAME_BYTES_MAX };
+const HASH: Kind = Kind::Name { bytes_max: 64 };
 const PRIORITY: Kind = Kind::Word(&["critical", "high", "normal", "low"]);
 const STATUS: Kind = Kind::Word(&[
     "pending",
@@ -139,12 +144,25 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        query: &[Field::needed("sha256", HASH, "its hash, in 64 lower-case hexadecimal digits")],
+        answers: &[Answer::file("the file")],
+        problems: &[Code::JobNotFound, Code::ArtifactNotFound, Code::TooManyStreams],
+        ..Route::get("/v1/jobs/{id}/artifact", "Gives a file that a step gave", |call| {
+            Box::pin(look::artifact(call))
+        })
+    },
+    Route {
         body: &[
             Field::needed("plan_hash", NAME, "the hash of the plan that is approved"),
             Field::new(
                 "answer",
                 Kind::Word(&["approve", "happened", "run"]),
                 "to \"this step may have happened\": it happened, or run it",
+            ),
+            Field::new(
+                "question",
+                Kind::Number { min: 0, max: NUMBER_MAX },
+                "the number of the question that \"happened\" or \"run\" answers",
             ),
             Field::new("result", Kind::Any, "what it gave, if it happened"),
         ],
@@ -220,5 +238,10 @@ fn problem(refused: Refused) -> Problem {
     match refused {
         Refused::Refusal(refusal) => refusal.into(),
         Refused::Store(error) => error.into(),
+        Refused::Unknown(id, error) => {
+            let mut problem = Problem::from(error).with("job_id", id.to_string());
+            problem.detail.push_str(&format!("; if it was, it is the job {id}"));
+            problem
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Reading order: what is to be done ([`plan`]) and by what ([`gear`]); a job's life ([`life`]),
 //! what is done with a step ([`dispatch`]), who may stop it ([`policy`], [`breaker`]); where all of
 //! it is kept ([`store`]); what a job does next ([`course`]); who does it ([`engine`]) and how it
-//! is asked for ([`http`]).
+//! is asked for ([`http`]); what a backup is worth ([`restore`]).
 
 pub mod plan;
 
@@ -21,6 +21,7 @@ pub mod planner;
 
 pub mod config;
 pub mod engine;
+pub mod restore;
 
 pub mod http;
 pub mod view;

@@ -39,8 +39,46 @@ pub const GRACE: Duration = Duration::from_secs(5);
 /// How long a stop waits for running jobs.
 pub const SHUTDOWN_MAX: Duration = Duration::from_secs(30);
 
-/// How long a claim lasts without news of its worker.
-pub const LEASE: Duration = Duration::from_secs(15);
+/// How long a gear's way out waits when it could not take a connection for want of descriptors.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Folders of jobs that are looked at every night, should their jobs be gone.
+pub const FOLDERS_MAX: usize = 1_000_000;
+
+/// How long what a killed program has left is kept.
+pub const LEFTOVER_KEPT: Duration = Duration::from_secs(60 * 60);
+
+/// Jobs that are cancelled between two looks at what is left, when a backup is restored.
+pub const RESTORE_PAGE: u32 = 200;
+
+/// How long no engine may have been heard of before the jobs of a restored database are cancelled.
+/// One with the longest lease is heard of every 100 s.
+pub const RESTORED_QUIET: Duration = Duration::from_secs(120);
+
+/// How long a claim lasts without news of its worker. Long enough for a server that restarts: what
+/// runs is stopped [`LEAVE_BEFORE`] its end, after a renewal or two were not answered in time.
+pub const LEASE: Duration = Duration::from_secs(30);
+/// Renewals of a claim in the time that it lasts.
+pub const RENEWALS: u32 = 6;
+/// How long before the end of its claims an engine that cannot renew them stops what it runs: so
+/// that nothing of it is left when another engine begins.
+pub const LEAVE_BEFORE: Duration = Duration::from_secs(12);
+/// How long jobs wait for an engine of which nothing is heard, when it alone can run them.
+pub const HOME_REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a step waits that may have been done as somebody, until it is known as whom it would be
+/// done here.
+pub const ORIGIN_PAUSE: Duration = Duration::from_millis(500);
+/// How long an engine leaves a job alone that needs a gear which others have.
+pub const PASSED_OVER: Duration = Duration::from_secs(10);
+/// Jobs that an engine leaves alone at once, and so how many that wait for another it looks past;
+/// should there be more, it looks at some again.
+pub const PASSED_OVER_MAX: usize = 10_000;
+/// Leases after which an engine of which nothing was heard is taken for gone, and its jobs' files.
+pub const HOME_GONE_AFTER: u32 = 4;
+/// A difference between two clocks that comes bit by bit; more is a step.
+pub const CLOCK_SLEW_MAX: Duration = Duration::from_secs(1);
+/// How often the calendar is compared with the time that has passed.
+pub const CLOCK_LOOK: Duration = Duration::from_secs(5);
 /// How long the gears of an engine may outlive it: the kernel kills them as soon as it is gone.
 pub const GEARS_OUTLIVE: Duration = Duration::from_secs(1);
 /// The safety net below the signals.
@@ -85,12 +123,19 @@ pub const BREAKER_OPEN: Duration = Duration::from_secs(30);
 /// And at the most.
 pub const BREAKER_OPEN_MAX: Duration = Duration::from_secs(15 * 60);
 
+/// Breakers that an engine remembers beside those that are not well.
+pub const BREAKERS_KNOWN_MAX: usize = 4096;
+/// How long a breaker is kept that nobody has asked or told anything: longer than any step takes.
+pub const BREAKER_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// The width of a bucket in which equal requests are one (jobs.md §2).
 pub const DEDUP_BUCKET_MS: i64 = 5_000;
 /// Items of a page.
 pub const PAGE_MAX: u32 = 500;
 /// Rows that are looked at for one page.
 pub const PAGE_SCAN_MAX: u32 = 10_000;
+/// Jobs that one call repeats.
+pub const RETRIES_MAX: usize = 5_000;
 /// Lines that a gear may report in one attempt; more are counted and dropped.
 pub const REPORTS_MAX: u32 = 10_000;
 /// Jobs inside each other.
@@ -193,7 +238,7 @@ pub const STDERR_BYTES_MAX: usize = 8 << 10;
 pub const LAST_WORDS_CHARS_MAX: usize = 1000;
 
 /// Bytes of a line in a job's log.
-pub const REPORT_BYTES_MAX: usize = 16 << 10;
+pub const REPORT_BYTES_MAX: usize = semel_gear::limits::REPORT_BYTES_MAX;
 
 /// Processes of one gear that may wait for more.
 pub const WARM_MAX: usize = 4;
@@ -232,8 +277,14 @@ pub const SHELL_OUTPUT_BYTES_MAX: usize = 128 << 10;
 pub const SUBMITS_AT_ONCE: usize = 2;
 /// Transactions of moves under way at once.
 pub const ADVANCES_AT_ONCE: usize = 2;
-/// How often a write whose outcome nobody told is looked up.
+/// How often a write is made again that was found not to be there.
 pub const SETTLE_ROUNDS_MAX: u32 = 5;
+/// How long it is asked what became of a write whose answer was lost.
+pub const SETTLE_PATIENCE: Duration = Duration::from_secs(20);
+/// The pause before it is asked again; it grows with every round.
+pub const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+/// The longest of these pauses.
+pub const SETTLE_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// The pause between two signals to other engines.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(5);
 /// The pause after one that could not be sent.

@@ -10,7 +10,9 @@ pub mod sqlite;
 mod lines;
 mod model;
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::clock::UnixMs;
 use semel_core::id::JobId;
@@ -23,10 +25,29 @@ pub use model::{
     Priority, Reach, Source, Started, Submitted, Wrote,
 };
 pub use postgres::PostgresStore;
-pub use sqlite::SqliteStore;
+pub use sqlite::{Calendar, SqliteStore};
 
 use crate::breaker::{Admission, Run};
 use crate::gear::FailureClass;
+use crate::life::JobStatus;
+
+/// The home of an engine that shares its store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Home {
+    /// Its name.
+    pub id: String,
+    /// How long a home lives on after it was seen.
+    pub lives_for: Duration,
+}
+
+/// A home with an engine of its own, over the same store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Which home.
+    pub home: String,
+    /// What its engine can run: `gear.action`.
+    pub actions: HashSet<String>,
+}
 
 /// Either database.
 #[derive(Clone)]
@@ -97,23 +118,73 @@ impl Store {
         }
     }
 
-    /// Makes the claims of a worker last longer; gives those that are no longer its own.
-    pub async fn renew(
-        &self,
-        held: Vec<(JobNo, i64)>,
-        lease_until: UnixMs,
-    ) -> Result<Vec<JobNo>, StoreError> {
+    /// Writes a move that may have been written before: looks whether it was.
+    pub async fn advance_again(&self, advance: Arc<Advance>) -> Result<Advanced, StoreError> {
         match self {
-            Self::Sqlite(store) => store.renew(held, lease_until).await,
-            Self::Postgres(store) => Box::pin(store.renew(held, lease_until)).await,
+            // Nothing of this file is known after an uncertain commit: the process has ended.
+            Self::Sqlite(store) => store.advance(advance).await,
+            Self::Postgres(store) => Box::pin(store.advance_again(advance)).await,
         }
     }
 
-    /// Whether there is anything to claim.
-    pub async fn anything_due(&self, now: UnixMs) -> Result<bool, StoreError> {
+    /// Makes the claims of a worker last so long from now; gives those that are no longer its own.
+    pub async fn renew(
+        &self,
+        held: Vec<(JobNo, i64)>,
+        lease: Duration,
+        now: UnixMs,
+    ) -> Result<Vec<JobNo>, StoreError> {
         match self {
-            Self::Sqlite(store) => store.anything_due(now).await,
-            Self::Postgres(store) => Box::pin(store.anything_due(now)).await,
+            Self::Sqlite(store) => store.renew(held, now.saturating_add(lease)).await,
+            Self::Postgres(store) => Box::pin(store.renew(held, lease)).await,
+        }
+    }
+
+    /// Whether there is anything to claim for an engine of this home that has these already.
+    pub async fn anything_due(
+        &self,
+        now: UnixMs,
+        held: Vec<JobNo>,
+        home: Option<Home>,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.anything_due(now, held).await,
+            Self::Postgres(store) => Box::pin(store.anything_due(held, home)).await,
+        }
+    }
+
+    /// The engine of this home lives and can run these actions. Gives the other homes that are
+    /// remembered.
+    pub async fn live(&self, home: &str, actions: &[String]) -> Result<Vec<Neighbour>, StoreError> {
+        match self {
+            Self::Sqlite(_) => Ok(Vec::new()),
+            Self::Postgres(store) => Box::pin(store.live(home, actions)).await,
+        }
+    }
+
+    /// How long ago an engine of any home was heard of, if it was within this time.
+    pub async fn heard_of(&self, within: Duration) -> Result<Option<Duration>, StoreError> {
+        match self {
+            // Who has the file open is seen by its lock.
+            Self::Sqlite(_) => Ok(None),
+            Self::Postgres(store) => Box::pin(store.heard_of(within)).await,
+        }
+    }
+
+    /// What is known of the clock by which the engine of this host goes.
+    pub async fn note_calendar(&self, note: Calendar) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.note_calendar(note).await,
+            // Nothing there is written by this host's calendar.
+            Self::Postgres(_) => Ok(()),
+        }
+    }
+
+    /// The time by which leases, pauses and deadlines are judged, where engines share a store.
+    pub async fn time(&self) -> Result<Option<UnixMs>, StoreError> {
+        match self {
+            Self::Sqlite(_) => Ok(None),
+            Self::Postgres(store) => Box::pin(store.time()).await.map(Some),
         }
     }
 
@@ -168,6 +239,25 @@ impl Store {
         }
     }
 
+    /// The newest job that repeats this one, or one that repeats it.
+    pub async fn newest_repeat(
+        &self,
+        root_id: JobId,
+    ) -> Result<Option<(JobId, JobStatus)>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.newest_repeat(root_id).await,
+            Self::Postgres(store) => Box::pin(store.newest_repeat(root_id)).await,
+        }
+    }
+
+    /// Jobs under way that a gear of a cancelled job has asked for.
+    pub async fn orphans(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.orphans(limit).await,
+            Self::Postgres(store) => Box::pin(store.orphans(limit)).await,
+        }
+    }
+
     /// Ids of failed jobs of a class, the oldest first.
     pub async fn failed(
         &self,
@@ -197,6 +287,38 @@ impl Store {
         }
     }
 
+    /// A backup was restored: what has failed by then may have been repeated since.
+    pub async fn note_restored(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.note_restored().await,
+            Self::Postgres(store) => Box::pin(store.note_restored()).await,
+        }
+    }
+
+    /// Whether a job is from before a backup that was restored.
+    pub async fn is_restored(&self, no: JobNo) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.is_restored(no).await,
+            Self::Postgres(store) => Box::pin(store.is_restored(no)).await,
+        }
+    }
+
+    /// Whether the store can do its work now.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.probe().await,
+            Self::Postgres(store) => Box::pin(store.time()).await.map(drop),
+        }
+    }
+
+    /// Which of these jobs there are.
+    pub async fn known(&self, ids: Vec<JobId>) -> Result<Vec<JobId>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.known(ids).await,
+            Self::Postgres(store) => Box::pin(store.known(ids)).await,
+        }
+    }
+
     /// How many jobs wait and how many are under way.
     pub async fn depth(&self) -> Result<(u64, u64), StoreError> {
         match self {
@@ -210,7 +332,7 @@ impl Store {
         &self,
         action: &str,
         now: UnixMs,
-        probe_time: std::time::Duration,
+        probe_time: Duration,
     ) -> Result<Admission, StoreError> {
         match self {
             Self::Sqlite(store) => store.breaker_admit(action, now, probe_time).await,
@@ -218,16 +340,26 @@ impl Store {
         }
     }
 
-    /// Tells a breaker of runs; when it closes, what waits for it may go on. Gives it as it is now.
+    /// Tells a breaker of runs, of which the last may be its probe; when it closes, what waits for
+    /// it may go on. Gives it as it is now.
     pub async fn breaker_note(
         &self,
         action: &str,
         runs: Vec<Run>,
+        probe: Option<i64>,
         now: UnixMs,
     ) -> Result<BreakerRow, StoreError> {
         match self {
-            Self::Sqlite(store) => store.breaker_note(action, runs, now).await,
-            Self::Postgres(store) => Box::pin(store.breaker_note(action, runs, now)).await,
+            Self::Sqlite(store) => store.breaker_note(action, runs, probe, now).await,
+            Self::Postgres(store) => Box::pin(store.breaker_note(action, runs, probe, now)).await,
+        }
+    }
+
+    /// Forgets breakers that nobody has asked or told anything since then.
+    pub async fn breakers_forget(&self, before: UnixMs) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.breakers_forget(before).await,
+            Self::Postgres(store) => Box::pin(store.breakers_forget(before)).await,
         }
     }
 
@@ -248,6 +380,10 @@ impl Store {
     }
 }
 
-fn corrupt(table: &'static str, id: impl ToString, what: impl Into<String>) -> StoreError {
+pub(crate) fn corrupt(
+    table: &'static str,
+    id: impl ToString,
+    what: impl Into<String>,
+) -> StoreError {
     StoreError::Corrupt { table, id: id.to_string(), what: what.into() }
 }

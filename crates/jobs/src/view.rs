@@ -4,6 +4,7 @@ use semel_core::clock::UnixMs;
 use semel_core::rfc3339;
 use serde_json::{Map, Value, json};
 
+use crate::course::question_no;
 use crate::dispatch::ExecutionStatus;
 use crate::life::JobStatus;
 use crate::plan::{Outcome, Outcomes, Plan, Step, StepInput, digest, input};
@@ -50,7 +51,11 @@ pub fn whole(kept: &Kept) -> Value {
     fields.insert("plan".to_owned(), document);
     fields.insert("plan_hash".to_owned(), hash.into());
     fields.insert("steps".to_owned(), steps(kept).into());
-    fields.insert("question".to_owned(), read(&state.question));
+    let mut question = read(&state.question);
+    if let Value::Object(question) = &mut question {
+        question.insert("number".to_owned(), question_no(kept).into());
+    }
+    fields.insert("question".to_owned(), question);
     fields.insert("error".to_owned(), read(&state.error));
     let result = match state.status {
         JobStatus::Completed => result(kept),

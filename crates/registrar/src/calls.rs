@@ -2,6 +2,7 @@
 //! the local API ([`crate::local`]). Who may ask is decided there; what was asked is read strictly
 //! and answered here.
 
+pub(crate) mod audits;
 pub(crate) mod effects;
 pub(crate) mod gates;
 pub(crate) mod grants;
@@ -20,6 +21,9 @@ use crate::registrar;
 
 /// Where grants are.
 pub(crate) const GRANTS: &str = "/v1/grants";
+
+/// Where the ledgers are.
+pub(crate) const AUDIT: &str = "/v1/registrar/audit";
 
 /// The key in a path. A name that cannot be one is not found.
 pub(crate) fn key(text: &str) -> Result<LogicalRequestKey, Problem> {

@@ -59,6 +59,7 @@ pub struct Unfit {
 const AXES: &[(&str, &[&str])] = &[
     ("effect_key", &["logical_request_key"]),
     ("effect_key", &["replay_key"]),
+    ("effect_key", &["compensates"]),
     ("nonce_use", &["authorization_nonce"]),
     ("registration", &["logical_request_key"]),
     ("authority", &["domain", "pubkey"]),
@@ -130,6 +131,7 @@ pub const APPEND_ONLY: &[&str] = &[
     "effect_key",
     "nonce_use",
     "registration",
+    "authority",
     "grant_issued",
     "grant_revoked",
     "gate",

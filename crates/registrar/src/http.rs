@@ -25,12 +25,13 @@ use semel_wire::http::Problem;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::calls::{self, Answer, GRANTS, effects, gates, grants, sweeps};
+use crate::calls::{self, AUDIT, Answer, GRANTS, audits, effects, gates, grants, sweeps};
 use crate::document::Fields;
 use crate::grant::{Grant, Nonce};
 use crate::key::LogicalRequestKey;
 use crate::limits::{BODY_BYTES_MAX, BODY_TIMEOUT, REQUEST_TIMEOUT, REQUESTS_MAX};
 use crate::registrar::Registrar;
+use crate::store::Audit;
 
 use query::Query;
 
@@ -66,6 +67,7 @@ enum Route {
     Compensate(LogicalRequestKey),
     GateShow,
     GateSet,
+    Audit,
     Sweep,
 }
 
@@ -80,6 +82,7 @@ pub fn router(registrar: Arc<Registrar>, operator: Option<Operator>) -> Router {
         "/v1/effects/{key}/verify",
         "/v1/effects/{key}/compensate",
         "/v1/registrar/gate",
+        AUDIT,
         "/v1/registrar/sweep",
     ];
     let mount = |router: Router<Api>, path| router.route(path, any(serve));
@@ -113,6 +116,8 @@ fn find(method: &str, path: &str) -> Result<Route, Box<Response>> {
         ("GET", (Some("registrar"), Some("gate"), None)) => Ok(Route::GateShow),
         ("POST", (Some("registrar"), Some("gate"), None)) => Ok(Route::GateSet),
         (_, (Some("registrar"), Some("gate"), None)) => other("GET, POST"),
+        ("GET", (Some("registrar"), Some("audit"), None)) => Ok(Route::Audit),
+        (_, (Some("registrar"), Some("audit"), None)) => other("GET"),
         ("POST", (Some("registrar"), Some("sweep"), None)) => Ok(Route::Sweep),
         (_, (Some("registrar"), Some("sweep"), None)) => other("POST"),
         (_, _) => Err(refused(calls::missing())),
@@ -171,6 +176,7 @@ async fn run(route: Route, call: &Call) -> Result<Answer, Problem> {
         | Route::Verify(_)
         | Route::GateShow
         | Route::GateSet
+        | Route::Audit
         | Route::Sweep => operator(call)?,
     }
     let registrar = &*call.registrar;
@@ -202,6 +208,14 @@ async fn run(route: Route, call: &Call) -> Result<Answer, Problem> {
             gates::show(registrar, &domain).await
         }
         Route::GateSet => gates::set(registrar, fields()?).await,
+        Route::Audit => {
+            let mut query = query()?;
+            let ledger = query.word("ledger", Audit::parse)?;
+            let (domain, before) = (query.take("domain"), query.entry("before")?);
+            let limit = query.limit()?;
+            query.finish()?;
+            audits::list(registrar, (ledger, domain.as_deref()), before, limit).await
+        }
         Route::Sweep => sweeps::sweep(registrar, fields()?).await,
     }
 }

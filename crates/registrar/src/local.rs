@@ -5,20 +5,21 @@ mod schema;
 
 use std::sync::Arc;
 
-use semel_api::field::{Field, Kind};
+use semel_api::field::{Field, Kind, NUMBER_MAX};
 use semel_api::part::{Part, State};
 use semel_api::problem::Problem;
 use semel_api::route::{Answer, Call, Reply, Route};
 use semel_core::code::Code;
 use serde_json::Value;
 
-use crate::calls::{self, GRANTS, effects, gates, grants, key, nonce, sweeps};
+use crate::calls::{self, AUDIT, GRANTS, audits, effects, gates, grants, key, nonce, sweeps};
 use crate::document::Fields;
 use crate::limits::{
     BODY_BYTES_MAX, DOMAIN_BYTES_MAX, NAME_BYTES_MAX, NOTE_BYTES_MAX, PAGE_DEFAULT, PAGE_MAX,
     RETENTION_DAYS_MAX, RETENTION_DAYS_MIN,
 };
 use crate::registrar::Registrar;
+use crate::store::Audit;
 
 impl State for Registrar {
     fn problem_fields() -> Vec<(&'static str, Value)> {
@@ -160,6 +161,16 @@ const ROUTES: &[Route<Registrar>] = &[
         })
     },
     Route {
+        query: &[
+            Field::needed("ledger", Kind::Word(&["attempts", "failures"]), "which ledger"),
+            Field::new("domain", Kind::Name { bytes_max: DOMAIN_BYTES_MAX }, "whose registrar"),
+            Field::new("before", Kind::Number { min: 1, max: NUMBER_MAX }, "before this entry"),
+            Field::new("limit", Kind::Number { min: 1, max: PAGE_MAX as i64 }, "at the most"),
+        ],
+        answers: &[Answer::json(200, "lines, the newest first", schema::audit)],
+        ..Route::get(AUDIT, "Shows attempts, or what was refused", |call| Box::pin(audit(call)))
+    },
+    Route {
         body: &[Field::needed(
             "older_than_days",
             Kind::Number { min: RETENTION_DAYS_MIN as i64, max: RETENTION_DAYS_MAX as i64 },
@@ -214,7 +225,7 @@ async fn compensate(call: Call<Registrar>) -> Result<Reply, Problem> {
 async fn resolve(call: Call<Registrar>) -> Result<Reply, Problem> {
     match tokio::spawn(resolve_whole(call)).await {
         Ok(resolved) => resolved,
-        Err(_) => Err(Problem::new(Code::InternalError, "the call was cut short")),
+        Err(_) => Err(Problem::new(Code::OutcomeUnknown, "the call was cut short")),
     }
 }
 
@@ -238,6 +249,16 @@ async fn gate_show(mut call: Call<Registrar>) -> Result<Reply, Problem> {
 async fn gate_set(call: Call<Registrar>) -> Result<Reply, Problem> {
     let fields = Fields::of_object(call.body.into_object());
     Ok(reply(gates::set(&call.state, fields).await?))
+}
+
+async fn audit(mut call: Call<Registrar>) -> Result<Reply, Problem> {
+    let ledger = call.query.text("ledger").as_deref().and_then(Audit::parse);
+    let ledger = ledger.unwrap_or(Audit::Attempts);
+    let (domain, before) = (call.query.text("domain"), call.query.number("before"));
+    let limit = call.query.number("limit").and_then(|limit| u32::try_from(limit).ok());
+    let limit = limit.unwrap_or(PAGE_DEFAULT);
+    let listed = audits::list(&call.state, (ledger, domain.as_deref()), before, limit);
+    Ok(reply(listed.await?))
 }
 
 async fn sweep(call: Call<Registrar>) -> Result<Reply, Problem> {

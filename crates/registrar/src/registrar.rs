@@ -3,10 +3,11 @@
 pub mod sweeper;
 
 use std::collections::{HashMap, hash_map};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::hex::Hex;
+use semel_core::plausible::SweepClock;
 use semel_core::refusal::Refusal;
 use semel_core::rfc3339;
 use semel_crypto::keys::KeyPair;
@@ -21,7 +22,8 @@ use crate::grant::{Grant, Nonce};
 use crate::key::LogicalRequestKey;
 use crate::limits::{EARLIER_LOOKS_MAX, EARLIER_PAUSE};
 use crate::store::{
-    Attempt, Done, Effect, Entry, Granted, Resolved, Revoking, Store, Tried, Verdict, Verifying,
+    Attempt, Audit, AuditLine, Done, Effect, Entry, Granted, Resolved, Revoking, Store, Tried,
+    Verdict, Verifying,
 };
 
 /// Where nonces come from; each call gives fresh bits that nobody can guess.
@@ -45,6 +47,16 @@ pub struct Registrar {
     nonces: Nonces,
     authority: Option<KeyPair>,
     live: Live,
+    entrusted: OnceLock<Entrusted>,
+    /// Which time a sweep may go by.
+    sweeps: Mutex<SweepClock>,
+}
+
+/// A domain, and the other registrar of this program that decides over it; none when it is not of
+/// this program.
+struct Entrusted {
+    domain: String,
+    to: Option<Arc<Registrar>>,
 }
 
 /// What somebody asks to be registered.
@@ -78,7 +90,60 @@ impl Registrar {
         authority: Option<KeyPair>,
     ) -> Result<Self, StartError> {
         prove(&store.catalogue().await?)?;
-        Ok(Self { store, clock, nonces, authority, live: Live::default() })
+        let (live, entrusted, mut sweeps) = (Live::default(), OnceLock::new(), SweepClock::new());
+        sweeps.look_at(&*clock);
+        let sweeps = Mutex::new(sweeps);
+        Ok(Self { store, clock, nonces, authority, live, entrusted, sweeps })
+    }
+
+    /// Leaves a domain to another registrar of this program, whose store has what its grants allow:
+    /// a gate that is held here would hold nothing there. Said once, before anybody asks.
+    pub fn entrust(&self, domain: &str, to: Arc<Self>) {
+        self.leave(domain, Some(to));
+    }
+
+    /// Leaves a domain to a registrar of another program, with a file of its own. Tables in a
+    /// server may be shared with it: then nothing is left.
+    pub fn disown(&self, domain: &str) {
+        match self.store {
+            Store::Sqlite(_) => self.leave(domain, None),
+            Store::Postgres(_) => {}
+        }
+    }
+
+    fn leave(&self, domain: &str, to: Option<Arc<Self>>) {
+        let entrusted = Entrusted { domain: domain.to_owned(), to };
+        if self.entrusted.set(entrusted).is_err() {
+            tracing::error!(domain, "a registrar leaves one domain to another, once");
+        }
+    }
+
+    /// Lines of a ledger before this one, the newest first.
+    pub async fn audit(
+        &self,
+        audit: Audit,
+        before: i64,
+        limit: u32,
+    ) -> Result<Vec<AuditLine>, StoreError> {
+        self.store.audit(audit, before, limit).await
+    }
+
+    /// Who decides over a domain.
+    pub(crate) fn over(&self, domain: &str) -> &Self {
+        let entrusted = self.entrusted.get().filter(|entrusted| entrusted.domain == domain);
+        entrusted.and_then(|entrusted| entrusted.to.as_deref()).unwrap_or(self)
+    }
+
+    /// Whether nobody in this program decides over a domain: what is said of it here says nothing.
+    pub(crate) fn is_disowned(&self, domain: &str) -> bool {
+        let entrusted = self.entrusted.get();
+        entrusted.is_some_and(|entrusted| entrusted.domain == domain && entrusted.to.is_none())
+    }
+
+    /// All of this program, for what does not name its domain.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Self> {
+        let others = self.entrusted.get().and_then(|entrusted| entrusted.to.as_deref());
+        std::iter::once(self).chain(others)
     }
 
     /// Registers an effect once. An error of the store means that nothing is known to be there:

@@ -175,6 +175,39 @@ pub struct Granted {
     pub state: GrantState,
 }
 
+status! {
+    /// Which ledger an operator reads.
+    pub enum Audit {
+        /// Attempts: begun, answered, closed.
+        Attempts = "attempts",
+        /// What was refused.
+        Failures = "failures",
+    }
+}
+
+/// A line of a ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditLine {
+    /// Its number.
+    pub entry: i64,
+    /// `started`, `answered`, `closed`; `refused` of a failure.
+    pub event: String,
+    /// Under which key.
+    pub logical_request_key: Vec<u8>,
+    /// Which try.
+    pub attempt_id: String,
+    /// What became of it.
+    pub outcome: Option<String>,
+    /// When.
+    pub at: UnixMs,
+    /// The line whose attempt this one closes.
+    pub closes: Option<i64>,
+    /// Of a failure: whose gate and authorities counted.
+    pub domain: Option<String>,
+    /// Of a failure: by which grant.
+    pub nonce: Option<Vec<u8>>,
+}
+
 /// What a revocation comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Revoking {
@@ -199,6 +232,8 @@ struct Found {
     /// Whether the attempt's own line is there and open; nothing when it is not there at all.
     mine_open: Option<bool>,
     compensated: Option<String>,
+    /// Whether what this one compensates was compensated before, by whichever request.
+    undone: bool,
 }
 
 impl Found {
@@ -213,8 +248,16 @@ impl Found {
         let failed = Some(Verdict::Failed.as_str());
         let compensable = attempt.compensates.is_none() || self.compensated.as_deref() == failed;
         let decided = crate::decide::decide(facts);
-        let refused = decided == Outcome::Registered && !compensable;
-        let outcome = if refused { Outcome::NotCompensable } else { decided };
+        let outcome = if decided != Outcome::Registered {
+            decided
+        } else if !compensable {
+            Outcome::NotCompensable
+        } else if self.undone {
+            // Another key, and the same effect that would be undone twice.
+            Outcome::NoBypass
+        } else {
+            decided
+        };
         let result = self.result.filter(|_| outcome.shows_result());
         Ok(Done { outcome, key: facts.key, result, trusted: self.trusted })
     }
@@ -445,7 +488,8 @@ impl Store {
         }
     }
 
-    /// Holds every domain that anybody has ever opened or held; says how many.
+    /// Holds every domain that could be open: what anybody has opened, and that of jobs, which
+    /// nobody has to open. Says how many.
     pub async fn gate_hold_all(&self, now: UnixMs) -> Result<u64, StoreError> {
         match self {
             Self::Sqlite(store) => store.gate_hold_all(now).await,
@@ -458,6 +502,27 @@ impl Store {
         match self {
             Self::Sqlite(store) => store.gate_set(domain, gate, now).await,
             Self::Postgres(store) => store.gate_set(domain, gate, now).await,
+        }
+    }
+
+    /// Lines of a ledger before this one, the newest first.
+    pub async fn audit(
+        &self,
+        audit: Audit,
+        before: i64,
+        limit: u32,
+    ) -> Result<Vec<AuditLine>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.audit(audit, before, limit).await,
+            Self::Postgres(store) => store.audit(audit, before, limit).await,
+        }
+    }
+
+    /// What time the store says it is, where it has a clock of its own.
+    pub async fn now(&self) -> Result<Option<UnixMs>, StoreError> {
+        match self {
+            Self::Sqlite(_) => Ok(None),
+            Self::Postgres(store) => store.now().await.map(Some),
         }
     }
 

@@ -80,6 +80,15 @@ pub enum StoreError {
     #[error("the store has stopped")]
     Stopped,
 
+    /// A check has found the file itself broken: nothing that is read from it can be relied on.
+    #[error("{} is damaged: {what}", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What SQLite says of it.
+        what: String,
+    },
+
     /// The disk says something impossible.
     #[error("{table} row {id}: {what}")]
     Corrupt {
@@ -117,8 +126,17 @@ impl StoreError {
             | Self::Contended { .. }
             | Self::Busy
             | Self::Stopped
+            | Self::Damaged { .. }
             | Self::Corrupt { .. } => Fate::Undone,
         }
+    }
+
+    /// Whether a server has refused what it may do another time: somebody has cancelled it or is
+    /// stopping the server, or the server lacks room or connections.
+    pub fn passes(&self) -> bool {
+        const CLASSES: [&str; 2] = ["53", "57"];
+        let Self::Postgres(error) = self else { return false };
+        error.code().is_some_and(|code| CLASSES.iter().any(|class| code.code().starts_with(class)))
     }
 
     /// The error and everything it was caused by, in one line: for logs, once, where it is handled.

@@ -74,6 +74,9 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs of a transaction that a serialization failure or a deadlock undoes.
 pub const TRANSACTION_RUNS_MAX: u32 = 8;
 
+/// How often a transaction whose BEGIN the server refuses is begun.
+pub const BEGIN_ROUNDS_MAX: u32 = 2;
+
 /// Writes that wait for a transaction that they can share; one more waits outside.
 pub const LANE_QUEUE_MAX: usize = 4096;
 

@@ -105,6 +105,14 @@ impl Postgres {
         Ok(postgres)
     }
 
+    /// Whether this part has tables in the database; none are made.
+    pub async fn has(options: PostgresOptions, part: &MigrationSet) -> Result<bool, OpenError> {
+        let postgres = Self::open(options, &[], 0).await?;
+        let found = migrate::is_applied(&postgres, part.component).await;
+        postgres.close();
+        found.map_err(|error| OpenError::Postgres(error.chain().into()))
+    }
+
     /// Begins a transaction. Dropping it undoes it.
     pub async fn begin(&self) -> Result<Transaction, StoreError> {
         Transaction::begin(self, Kind::Write).await
@@ -112,6 +120,10 @@ impl Postgres {
 
     /// Begins a transaction with these statements, which run in this order, and gives their rows:
     /// one round trip.
+    ///
+    /// Everything is sent before anything is answered. Should the server refuse to begin, each
+    /// statement stands alone: one that writes has to have `current_setting('semel.tx', true) =
+    /// 'on'` among its conditions, which is so inside such a transaction only.
     pub async fn begin_with(
         &self,
         asked: &[Asked<'_>],
@@ -141,9 +153,8 @@ impl Postgres {
     /// Runs these statements, in this order, as one transaction: one round trip. What its failure
     /// means is what that of a COMMIT means.
     ///
-    /// Everything is sent before anything is answered. Should the server refuse to begin, each
-    /// statement stands alone: one that must not has to look for what an earlier one has set for
-    /// the transaction.
+    /// As with [`Postgres::begin_with`], one that must not stand alone has to look for `semel.tx`,
+    /// or for what an earlier one has set for the transaction.
     pub async fn transact(&self, asked: &[Asked<'_>]) -> Result<Vec<Vec<Row>>, StoreError> {
         transaction::transact(self, asked).await
     }

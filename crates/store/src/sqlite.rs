@@ -13,6 +13,7 @@ mod lock;
 mod log;
 mod open;
 mod queue;
+mod restore;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -27,9 +28,13 @@ pub use job::{Sequence, Tx};
 use lane::Lane;
 pub use lock::Alone;
 use queue::Urgency;
+pub use restore::{Existing, RestoreError, refuse_damaged, restore};
 use writer::{How, Writer};
 
-/// Called on the writer's thread when a COMMIT's outcome is unknown, before anybody is answered.
+/// Called when nothing of the file is certain any more. On the writer's thread when a COMMIT's
+/// outcome is unknown, before anybody is answered, or when that thread ends for another reason than
+/// being asked to; and with [`StoreError::Damaged`] when the check after an unclean stop finds
+/// fault.
 /// A process that serves must end here: recovery by key decides (mesh.md §10).
 pub type OnUncertain = Arc<dyn Fn(&StoreError) + Send + Sync>;
 
@@ -90,7 +95,7 @@ impl SqliteOptions {
 pub enum LastStop {
     /// Closed in order, or never opened.
     Clean,
-    /// Killed, crashed or cut off: run [`Sqlite::quick_check`] in the background.
+    /// Killed, crashed or cut off: [`Sqlite::open`] has the file checked in the background.
     Unclean,
 }
 
@@ -124,6 +129,8 @@ impl Sqlite {
     /// Blocks: call it before serving, or on a blocking thread.
     pub fn open(options: &SqliteOptions) -> Result<Self, OpenError> {
         let path = &options.path;
+        // The log of somebody who has it open is no trace of a stop.
+        let is_ours = lock::nobody_has(path);
         let lock = lock::share(path)?;
         let last_stop = open::last_stop(path);
         let connection = open::writer(options)?;
@@ -132,7 +139,7 @@ impl Sqlite {
         let readers = (0..options.readers).map(reader).collect::<Result<Vec<_>, _>>()?;
         let maintenance = open::maintenance(options).map_err(failed)?;
         let threads = |source| OpenError::Io { path: path.clone(), source };
-        Ok(Self {
+        let store = Self {
             path: path.clone(),
             last_stop,
             writer: Writer::start(connection, options).map_err(threads)?,
@@ -140,7 +147,33 @@ impl Sqlite {
             maintenance: Lane::start("sqlite-upkeep", vec![maintenance], lane::Style::Bare)
                 .map_err(threads)?,
             _lock: lock,
-        })
+        };
+        if is_ours && last_stop == LastStop::Unclean {
+            store.check_in_background(Arc::clone(&options.on_uncertain));
+        }
+        Ok(store)
+    }
+
+    /// Looks at the structure of the whole file (traps.md 48) while others work.
+    fn check_in_background(&self, on_damage: OnUncertain) {
+        let path = self.path.clone();
+        let check = move |connection: &Connection| {
+            let name = path.display().to_string();
+            let what = match open::check(connection, open::CHECK_QUICK) {
+                Ok(wrong) if wrong.is_empty() => {
+                    return tracing::info!(name, "it is sound after an unclean stop");
+                }
+                Ok(wrong) => wrong.join("; "),
+                Err(StoreError::Sqlite(error)) if job::is_broken(&error) => error.to_string(),
+                Err(error) => {
+                    return tracing::error!(name, error = error.chain(), "it was not checked");
+                }
+            };
+            on_damage(&StoreError::Damaged { path, what });
+        };
+        if let Err(error) = self.maintenance.hand_in(check) {
+            tracing::error!(error = error.chain(), "a file is not checked");
+        }
     }
 
     /// Opens a file to read what can be read of it, also of a damaged one. It stays as it is: not

@@ -1,8 +1,10 @@
 //! What tests share: time that stands still ([`clock`]), state tables checked against documents
-//! and databases ([`tables`]), statements checked against a schema ([`sql`]), processes killed at
-//! every statement ([`crash`]), one suite for two stores ([`conformance`]), real servers
-//! ([`servers`]), power that is cut ([`powerloss`]), a network that fails ([`proxy`]), and HTTP
-//! spoken plainly ([`http`]) or as an OpenAPI document allows it, and a little worse ([`openapi`]).
+//! and databases ([`tables`]), statements checked against a schema ([`sql`]) and large tables
+//! ([`growth`]), processes killed at every statement ([`crash`]), disks that are full ([`disk`]),
+//! every fault at every request to a PostgreSQL server ([`faults`]), one suite for two stores
+//! ([`conformance`]), real servers ([`servers`]), power that is cut ([`powerloss`]), a network that
+//! fails ([`proxy`]), and HTTP spoken plainly ([`http`]) or as an OpenAPI document allows it, and a
+//! little worse ([`openapi`]).
 //!
 //! Everything here fails loudly: a test without its server panics, it does not pass.
 
@@ -11,6 +13,9 @@
 pub mod clock;
 pub mod conformance;
 pub mod crash;
+pub mod disk;
+pub mod faults;
+pub mod growth;
 pub mod http;
 pub mod openapi;
 pub mod powerloss;

@@ -5,6 +5,7 @@ mod handshake;
 mod negotiation;
 mod queue;
 mod resolve;
+mod salvage;
 mod send;
 mod session;
 
@@ -20,6 +21,7 @@ pub use handshake::{Challenge, Hello, HelloAck};
 pub use negotiation::{FeatureNegotiationRequest, FeatureNegotiationResponse, FeatureParams};
 pub use queue::{QueueAck, QueueAcked, QueueTake, QueueTaken};
 pub use resolve::{Resolve, ResolveItem, ResolveResult, ResolvedItem, Verdict};
+pub use salvage::{Addressed, Salvaged, Unread};
 pub use send::{SendFrame, SendResult};
 pub use session::{CloseReason, MemberRevoked, Ping, Pong, Presence, RequestFailed};
 

@@ -9,10 +9,13 @@ mod checker;
 mod clocks;
 mod disk;
 mod faults;
+mod jobs;
 mod load;
+mod outages;
 mod plant;
 mod process;
 mod proxy;
+mod storm;
 mod witness;
 mod world;
 
@@ -30,11 +33,18 @@ use crate::repo;
 use crate::servers::{self, Postgres, Redis, pause, wait_until};
 use checker::{Arrived, Verdict};
 use faults::Faults;
+pub(crate) use jobs::Trouble;
+use jobs::{Kinds, Load, Work};
 use load::{Caller, Journal, Worker};
 pub(crate) use plant::Plant;
+pub(crate) use storm::Blow;
+use storm::Storm;
 use world::World;
 
 const CALLERS_PER_DAEMON: usize = 2;
+
+/// Between two jobs of one caller, at the most: what they do is not to keep the machine from sends.
+const JOB_PAUSE_MS_MAX: u64 = 800;
 
 /// How long the last message may take once everything is back: a daemon that found its broker away
 /// often waits for a minute before it tries again, and so does one whose connection is half dead.
@@ -51,6 +61,9 @@ const SECONDS_PER_MINUTE: u64 = 60;
 /// A run goes on until it had so many kills and so many cuts: 500 of each in half an hour.
 const FAULTS_PER_MINUTE: u64 = 17;
 
+/// Shorter runs have nothing that takes longer than a lease: no steps, and no cuts.
+const FULL: Duration = Duration::from_secs(45);
+
 /// Shorter runs stop nothing for so long that everybody gives it up.
 const LONG: Duration = Duration::from_secs(150);
 
@@ -61,6 +74,8 @@ struct Plan {
     length: Duration,
     kills_min: u64,
     cuts_min: u64,
+    /// What is done to the sessions of the store all the time, besides everything else.
+    storm: Option<Blow>,
     /// Whether a finding is a surprise, whose traces somebody will look at.
     keeps_traces: bool,
 }
@@ -72,7 +87,12 @@ struct Outcome {
 }
 
 /// Builds the program, runs, and prints one line for people and one of JSON.
-pub(crate) fn run(minutes: u64, seed: Option<u64>, plant: Option<Plant>) -> Result<ExitCode> {
+pub(crate) fn run(
+    minutes: u64,
+    seed: Option<u64>,
+    plant: Option<Plant>,
+    storm: Option<Blow>,
+) -> Result<ExitCode> {
     let program = match plant {
         Some(plant) => plant.build()?,
         None => {
@@ -85,7 +105,8 @@ pub(crate) fn run(minutes: u64, seed: Option<u64>, plant: Option<Plant>) -> Resu
     eprintln!("xtask: seed {seed}, {minutes} minutes");
     let (kills_min, cuts_min) = (minutes * FAULTS_PER_MINUTE, minutes * FAULTS_PER_MINUTE);
     let keeps_traces = plant.is_none();
-    let plan = Plan { program, seed, length, kills_min, cuts_min, keeps_traces };
+    let storm = storm.or_else(|| plant.and_then(Plant::storm));
+    let plan = Plan { program, seed, length, kills_min, cuts_min, storm, keeps_traces };
     let outcome = run_plan(&plan)?;
     println!("{}", human(&outcome.report));
     println!("{}", outcome.report);
@@ -96,10 +117,24 @@ pub(crate) fn run(minutes: u64, seed: Option<u64>, plant: Option<Plant>) -> Resu
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Builds the program, lets engines do so many jobs in some trouble, and prints one line of JSON.
+pub(crate) fn run_jobs(jobs: u64, seed: Option<u64>, trouble: Trouble) -> Result<ExitCode> {
+    repo::succeed(&mut repo::cargo(&["build", "--package", "semel"]))?;
+    let seed = seed.map_or_else(new_seed, Ok)?;
+    eprintln!("xtask: seed {seed}, {jobs} jobs");
+    let (report, is_clean) = jobs::run(&program()?, jobs, seed, trouble)?;
+    println!("{report}");
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 /// A planted bug must be found, and as what it is.
 fn is_caught(plant: Plant, report: &Value) -> bool {
     let (name, finding) = (plant.name(), plant.finding());
-    let found = report["violations"][finding].as_u64().unwrap_or(0);
+    let found = match report.pointer(finding) {
+        Some(Value::Array(found)) => found.len() as u64,
+        Some(found) => found.as_u64().unwrap_or(0),
+        None => 0,
+    };
     println!("planted {name}: {found} {finding}: {}", if found > 0 { "caught" } else { "MISSED" });
     found > 0
 }
@@ -127,9 +162,17 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
     let mut world =
         World::start(&plan.program, folder.path(), servers, faketime, &runtime, &mut random)?;
     let began = now();
-    let (journal, faults) = misfortune(plan, &mut world, &runtime, &mut random)?;
+    let suffered = misfortune(plan, &mut world, &runtime, &mut random);
+    let (journal, work, faults) = match suffered {
+        Ok(suffered) => suffered,
+        Err(error) => {
+            eprintln!("xtask: everything is left in {}", folder.keep().display());
+            return Err(error);
+        }
+    };
     let seconds = began.elapsed().as_secs();
     let (arrived, unfinished) = quiet(&mut world, &journal, &runtime)?;
+    let judged = work.judge(&runtime, &mut random, &faults.stood_still)?;
     // A row without its answer is a violation already, whatever else there is.
     let keys = world.keys()?;
     let delayed = runtime.block_on(world.delayed(&keys));
@@ -141,11 +184,12 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
     let consistent = checked.is_ok() && broker_check.ends_with("consistent");
     let is_clean = verdict.is_clean()
         && consistent
+        && judged.is_clean()
         && unfinished == Some((0, 0))
         && journal.surprises().is_empty()
         && faults.counts.ended_by_themselves.is_empty();
     let mut report = json!({
-        "seed": plan.seed, "store": store, "seconds": seconds, "faults": faults.counts.json(),
+        "seed": plan.seed, "store": store, "seconds": seconds, "faults": faults.json(),
         "connections": world.proxy.made(), "sends": journal.accepted().len(),
         "refusals": journal.refused().len(), "deliveries": arrived.len(),
         "takes": journal.taken().len(), "work": journal.seen(),
@@ -157,6 +201,7 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
     report["answered_5xx"] = json!({"answers": answers, "sends": sends});
     report["answered_429"] = json!(world.proxy.record().told_to_wait());
     report["violations"] = violations(&verdict);
+    report["jobs"] = judged.json();
     if !is_clean && plan.keeps_traces {
         if let Some(disk) = &world.disk {
             disk.keep()?;
@@ -173,7 +218,7 @@ fn misfortune(
     world: &mut World,
     runtime: &Runtime,
     random: &mut Random,
-) -> Result<(Arc<Journal>, Faults)> {
+) -> Result<(Arc<Journal>, Work, Faults)> {
     let journal = Arc::new(Journal::default());
     let keys = world.keys()?;
     let mut callers = Vec::new();
@@ -192,7 +237,16 @@ fn misfortune(
         let (client, journal) = (world.client(daemon), Arc::clone(&journal));
         drop(runtime.spawn(Worker { client, journal, random: random.fork() }.run()));
     }
-    let mut faults = Faults::new(random.fork(), plan.length >= LONG);
+    let repeats = plan.length >= FULL;
+    let kinds = if repeats { Kinds::AlsoRepeatable } else { Kinds::Once };
+    let load = Load { jobs: jobs::ENDLESS, pause_ms_max: JOB_PAUSE_MS_MAX, kinds };
+    let mut work = Work::start(&world.engines, load, runtime, random)?;
+    // Beside all others, and all the time.
+    let storm = match (plan.storm, &world.postgres) {
+        (Some(blow), Some(postgres)) => Some(Storm::start(runtime.handle(), postgres.url(), blow)),
+        _ => None,
+    };
+    let mut faults = Faults::new(random.fork(), plan.length >= LONG, repeats);
     let began = now();
     while began.elapsed() < plan.length
         || faults.counts.kills() < plan.kills_min
@@ -203,12 +257,17 @@ fn misfortune(
     journal.stop();
     faults.thaw(world)?;
     faults.set_right(world)?;
+    faults.outages.end(world);
+    drop(storm);
+    // Callers wait for whoever is away.
+    faults.revive(world)?;
+    work.stop(runtime)?;
     for caller in callers {
         runtime.block_on(caller).context("a caller failed")?;
     }
     faults.revive(world)?;
     world.lift_limit()?;
-    Ok((journal, faults))
+    Ok((journal, work, faults))
 }
 
 /// Waits until everything that was accepted has arrived, or nothing more does, and reads it.
@@ -254,10 +313,11 @@ fn violations(verdict: &Verdict) -> Value {
 }
 
 fn human(report: &Value) -> String {
-    let (faults, wrong) = (&report["faults"], &report["violations"]);
+    let (faults, wrong, jobs) = (&report["faults"], &report["violations"], &report["jobs"]);
     format!(
         "seed {} on {}: {} kills, {} cuts, {} stops in {} s; {} sends, {} deliveries: {} lost, {} \
-         duplicated, {} out of order, {} refused but delivered, {} altered: {}",
+         duplicated, {} out of order, {} refused but delivered, {} altered; {} jobs: {} twice, {} \
+         lost, {} asked about: {}",
         report["seed"],
         report["store"].as_str().unwrap_or_default(),
         faults["kills"],
@@ -271,6 +331,10 @@ fn human(report: &Value) -> String {
         wrong["out_of_order"],
         wrong["refused_delivered"],
         wrong["altered"],
+        jobs["jobs"],
+        jobs["twice"],
+        jobs["lost"],
+        jobs["asked"],
         if report["clean"] == true { "all as promised" } else { "NOT as promised" },
     )
 }
@@ -295,11 +359,13 @@ mod tests {
     /// Short, but with every kind of fault.
     fn short(seed: u64) {
         let (program, length) = (program().unwrap(), Duration::from_secs(15));
-        let plan = Plan { program, seed, length, kills_min: 20, cuts_min: 20, keeps_traces: true };
+        let (kills_min, cuts_min, storm, keeps_traces) = (20, 20, None, true);
+        let plan = Plan { program, seed, length, kills_min, cuts_min, storm, keeps_traces };
         let outcome = run_plan(&plan).unwrap();
         println!("{}", human(&outcome.report));
         assert!(outcome.is_clean, "{:#}", outcome.report);
         assert_ne!(outcome.report["sends"], 0);
+        assert_ne!(outcome.report["jobs"]["completed"], 0);
         assert_ne!(outcome.report["answered_429"], 0);
         if outcome.report["own_clocks"] == true {
             assert_ne!(outcome.report["faults"]["clock_steps"], 0);

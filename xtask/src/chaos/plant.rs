@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+use super::storm::Blow;
 use crate::repo;
 
 /// What is planted.
@@ -18,11 +19,35 @@ pub(crate) enum Plant {
     Dedupe,
     /// What was on the wire of a lost connection is not sent again.
     Drop,
+    /// The claim of an id stands alone when its BEGIN is refused.
+    Begin,
+    /// A move that may be written is written again without a look.
+    Settle,
+    /// An engine that cannot renew its claims goes on.
+    Fence,
+    /// Claims of two engines cannot be told from each other.
+    Claim,
+    /// A log line that cannot be written ends whoever writes it.
+    Stderr,
+    /// Of what was put off, whoever is answered first is taken for the first.
+    Order,
 }
+
+const ALL: [Plant; 9] = [
+    Plant::Ack,
+    Plant::Dedupe,
+    Plant::Drop,
+    Plant::Begin,
+    Plant::Settle,
+    Plant::Fence,
+    Plant::Claim,
+    Plant::Stderr,
+    Plant::Order,
+];
 
 impl Plant {
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        [Self::Ack, Self::Dedupe, Self::Drop].into_iter().find(|plant| plant.name() == name)
+        ALL.into_iter().find(|plant| plant.name() == name)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -30,14 +55,35 @@ impl Plant {
             Self::Ack => "ack",
             Self::Dedupe => "dedupe",
             Self::Drop => "drop",
+            Self::Begin => "begin",
+            Self::Settle => "settle",
+            Self::Fence => "fence",
+            Self::Claim => "claim",
+            Self::Stderr => "stderr",
+            Self::Order => "order",
         }
     }
 
-    /// The violation that must be found.
+    /// Where in the report the violation is that must be found.
     pub(crate) fn finding(self) -> &'static str {
         match self {
-            Self::Ack | Self::Drop => "lost",
-            Self::Dedupe => "duplicated",
+            Self::Ack | Self::Drop | Self::Begin => "/violations/lost",
+            Self::Dedupe => "/violations/duplicated",
+            Self::Settle => "/jobs/lost",
+            Self::Fence => "/jobs/overlapping",
+            Self::Claim => "/jobs/twice",
+            Self::Stderr => "/faults/ended_by_themselves",
+            Self::Order => "/violations/out_of_order",
+        }
+    }
+
+    /// What the bug needs more of than there is in a usual run.
+    pub(crate) fn storm(self) -> Option<Blow> {
+        match self {
+            Self::Begin => Some(Blow::Cancel),
+            Self::Claim => Some(Blow::Terminate),
+            Self::Ack | Self::Dedupe | Self::Drop => None,
+            Self::Settle | Self::Fence | Self::Stderr | Self::Order => None,
         }
     }
 

@@ -14,9 +14,23 @@ use serde_json::Value;
 
 use super::clocks::ProcessClock;
 use crate::repo;
-use crate::servers::tied_to_us;
+use crate::servers::{pause, tied_to_us};
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
+/// For half a minute: a server that crashed recovers first.
+const STARTS_MAX: u32 = 60;
+const START_PAUSE: Duration = Duration::from_millis(500);
+
+/// Where a process says what it has to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stderr {
+    /// A file.
+    Log,
+    /// A pipe whose reader is gone.
+    Closed,
+    /// A disk that is full.
+    Full,
+}
 
 /// How a process is started, as often as it is killed.
 pub(crate) struct Process {
@@ -24,6 +38,8 @@ pub(crate) struct Process {
     program: PathBuf,
     arguments: Vec<String>,
     log: PathBuf,
+    /// From the next start on.
+    pub(crate) stderr: Stderr,
     /// Nothing where clocks cannot be stepped.
     pub(crate) clock: Option<ProcessClock>,
     child: Child,
@@ -40,9 +56,10 @@ impl Process {
     ) -> Result<Self> {
         let arguments: Vec<String> = args.iter().map(|word| (*word).to_owned()).collect();
         let log = folder.join(format!("{name}.log"));
-        let (child, ready) = spawn(program, &arguments, &log, clock.as_ref())?;
+        let stderr = Stderr::Log;
+        let (child, ready) = spawn(program, &arguments, (stderr, &log), clock.as_ref())?;
         let (name, program) = (name.to_owned(), program.to_owned());
-        Ok(Self { name, program, arguments, log, clock, child, ready })
+        Ok(Self { name, program, arguments, log, stderr, clock, child, ready })
     }
 
     /// SIGKILL, and wait until it is gone.
@@ -55,9 +72,21 @@ impl Process {
         Ok(())
     }
 
+    /// Its store may be away, or end its sessions: then it does not start, and is started again.
     pub(crate) fn start_again(&mut self) -> Result<()> {
+        for _ in 1..STARTS_MAX {
+            if self.start_once().is_ok() {
+                return Ok(());
+            }
+            pause(START_PAUSE);
+        }
+        self.start_once()
+    }
+
+    fn start_once(&mut self) -> Result<()> {
+        let stderr = (self.stderr, self.log.as_path());
         (self.child, self.ready) =
-            spawn(&self.program, &self.arguments, &self.log, self.clock.as_ref())
+            spawn(&self.program, &self.arguments, stderr, self.clock.as_ref())
                 .with_context(|| format!("{} does not start again", self.name))?;
         Ok(())
     }
@@ -87,18 +116,24 @@ impl Drop for Process {
 fn spawn(
     program: &Path,
     arguments: &[String],
-    log: &Path,
+    (stderr, log): (Stderr, &Path),
     clock: Option<&ProcessClock>,
 ) -> Result<(Child, Value)> {
-    let log = OpenOptions::new().create(true).append(true).open(log)?;
+    let stderr = match stderr {
+        Stderr::Log => Stdio::from(OpenOptions::new().create(true).append(true).open(log)?),
+        Stderr::Closed => Stdio::piped(),
+        Stderr::Full => Stdio::from(OpenOptions::new().write(true).open("/dev/full")?),
+    };
     let mut command = clean(tied_to_us(program, "KILL"));
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
     if let Some(clock) = clock {
         clock.give_to(&mut command);
     }
     let mut child =
         command.spawn().with_context(|| format!("cannot run {}", repo::line(&command)))?;
     let stdout = child.stdout.take().context("its output is ours")?;
+    // Nobody reads it, and whoever writes to it hears so.
+    drop(child.stderr.take());
     let (said, first_line) = mpsc::channel();
     drop(thread::spawn(move || {
         let mut lines = BufReader::new(stdout).lines();

@@ -1,10 +1,11 @@
-//! The network between daemons and brokers, which fails when it is told to: connections are cut,
-//! cut in the middle of what they carry, closed in one direction only, or slowed down. Each new
-//! connection goes to a broker of its choice.
+//! The network between daemons and brokers, or between those who have a PostgreSQL and that, which
+//! fails when it is told to: connections are cut, cut in the middle of what they carry, closed in
+//! one direction only, slowed down, or not made at all. Each new connection goes to a server of its
+//! choice.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ struct Shared {
     servers: Vec<SocketAddr>,
     random: Mutex<Random>,
     delay_ms: AtomicU64,
+    /// Nobody gets through.
+    away: AtomicBool,
     connections: Mutex<BTreeMap<u64, watch::Sender<Fault>>>,
     made: AtomicU64,
     record: Record,
@@ -57,6 +60,7 @@ impl Proxy {
             servers,
             random: Mutex::new(random),
             delay_ms: AtomicU64::new(0),
+            away: AtomicBool::new(false),
             connections: Mutex::default(),
             made: AtomicU64::new(0),
             record: Record::default(),
@@ -68,6 +72,16 @@ impl Proxy {
             }
         }));
         Ok(Self { address, shared })
+    }
+
+    /// Between a process and a PostgreSQL at this address; gives the address by which it is
+    /// reached.
+    pub(crate) async fn to_store(store: &str, random: Random) -> Result<(Self, String)> {
+        let (front, rest) = store.rsplit_once('@').context("the store's address has a user")?;
+        let (host, database) = rest.split_once('/').context("the store's address has a name")?;
+        let way = Self::start(vec![host.parse()?], random).await?;
+        let through = format!("{front}@{}/{database}", way.address());
+        Ok((way, through))
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -103,6 +117,14 @@ impl Proxy {
         alive.map(|fate| fate.send_replace(fault)).fold(0, |count, _| count + 1)
     }
 
+    /// From now on nobody gets through, and who had is cut off; until it is taken back.
+    pub(crate) fn close(&self, is_closed: bool) {
+        self.shared.away.store(is_closed, Ordering::SeqCst);
+        if is_closed {
+            self.fail_all(Fault::Cut);
+        }
+    }
+
     /// Everything that is said arrives so much later from now on.
     pub(crate) fn delay(&self, delay: Duration) {
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(0);
@@ -111,6 +133,9 @@ impl Proxy {
 }
 
 async fn serve(client: TcpStream, shared: Arc<Shared>) {
+    if shared.away.load(Ordering::SeqCst) {
+        return;
+    }
     let server = *lock(&shared.random).pick(&shared.servers);
     let Ok(server) = TcpStream::connect(server).await else { return };
     let number = shared.made.fetch_add(1, Ordering::SeqCst);

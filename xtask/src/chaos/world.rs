@@ -3,17 +3,19 @@
 use std::collections::HashSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use semel_client::Client;
 use serde_json::Value;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 
 use super::checker::{Arrived, SendId};
 use super::clocks::ProcessClock;
 use super::disk::SmallDisk;
+use super::jobs::{Engines, Place};
 use super::load::{QUEUE, TOPIC};
 use super::process::{Process, output};
 use super::proxy::{Fault, Proxy};
@@ -32,6 +34,8 @@ const BROKERS: usize = 2;
 const DAEMONS: usize = 3;
 /// The daemon whose disk can be full.
 const ON_SMALL_DISK: usize = 2;
+const PORTS: Range<u16> = 20_000..32_000;
+const PORT_TRIES_MAX: u32 = 100;
 /// How long the mesh may take until its topic and its queue are there.
 const SETUP_LIMIT: Duration = Duration::from_secs(30);
 /// Nobody has the owner's key: the mesh is run from its store.
@@ -41,10 +45,13 @@ const OWNER_KEY: &str = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a6
 /// daemon); up to there rows wait together and in order.
 const ATTEMPTS_TOGETHER: u64 = 5;
 
-/// Fields are dropped in order: daemons, brokers, the store, its folder.
+/// Fields are dropped in order: daemons, brokers, engines, the store, its folder.
 pub(crate) struct World {
     pub(crate) daemons: Vec<Process>,
     pub(crate) brokers: Vec<Process>,
+    pub(crate) engines: Engines,
+    /// Between each broker and the store; none where that is a file.
+    pub(crate) ways: Vec<Proxy>,
     pub(crate) postgres: Option<Postgres>,
     /// The limiter of brokers that share a store.
     pub(crate) redis: Option<Redis>,
@@ -53,6 +60,8 @@ pub(crate) struct World {
     pub(crate) proxy: Proxy,
     /// Steps the clocks of all processes; nothing where it cannot be had.
     faketime: Option<PathBuf>,
+    /// What goes on beside the run.
+    runtime: Handle,
     store: String,
     program: PathBuf,
     folder: PathBuf,
@@ -73,19 +82,27 @@ impl World {
             // An SQLite store has one broker.
             None => (format!("sqlite:{}", folder.join("broker.db").display()), 1),
         };
-        let addresses = (0..brokers).map(|_| free_address()).collect::<Result<Vec<_>>>()?;
+        let addresses = (0..brokers).map(|_| free_address(random)).collect::<Result<Vec<_>>>()?;
         let proxy = runtime.block_on(Proxy::start(addresses.clone(), random.fork()))?;
         let (program, folder) = (program.to_owned(), folder.to_owned());
         let (daemons, brokers) = (Vec::new(), Vec::new());
         let disk = SmallDisk::mount(&folder.join(format!("daemon-{ON_SMALL_DISK}")))?;
+        let url = postgres.as_ref().map(Postgres::url);
+        let (home, library) = (folder.as_path(), faketime.as_deref());
+        let place =
+            Place { program: &program, folder: home, store: url, faketime: library, differ: false };
+        let engines = Engines::start(&place, runtime, random)?;
         let mut world = Self {
             daemons,
             brokers,
+            engines,
+            ways: Vec::new(),
             postgres,
             redis,
             disk,
             proxy,
             faketime,
+            runtime: runtime.handle().clone(),
             store,
             program,
             folder,
@@ -95,13 +112,7 @@ impl World {
         world.operate(&["mesh", "set", MESH, &kept[0], &kept[1]])?;
         world.limit(RATE_LIMIT)?;
         for (number, address) in addresses.iter().enumerate() {
-            let (name, address) = (format!("broker-{number}"), address.to_string());
-            let mut serve =
-                vec!["broker", "serve", "--json", "--listen", &address, "--store", &world.store];
-            if let Some(redis) = &world.redis {
-                serve.extend(["--limiter", redis.url(), "--brokers", "2"]);
-            }
-            let broker = world.process(&name, &serve)?;
+            let broker = world.broker(number, address, runtime, random)?;
             world.brokers.push(broker);
         }
         for number in 0..DAEMONS {
@@ -110,6 +121,28 @@ impl World {
         }
         world.settle()?;
         Ok(world)
+    }
+
+    /// A broker with a way of its own to the store.
+    fn broker(
+        &mut self,
+        number: usize,
+        address: &SocketAddr,
+        runtime: &Runtime,
+        random: &mut Random,
+    ) -> Result<Process> {
+        let (name, address) = (format!("broker-{number}"), address.to_string());
+        let mut store = self.store.clone();
+        if self.postgres.is_some() {
+            let (way, through) = runtime.block_on(Proxy::to_store(&store, random.fork()))?;
+            self.ways.push(way);
+            store = through;
+        }
+        let mut serve = vec!["broker", "serve", "--json", "--listen", &address, "--store", &store];
+        if let Some(redis) = &self.redis {
+            serve.extend(["--limiter", redis.url(), "--brokers", "2"]);
+        }
+        self.process(&name, &serve)
     }
 
     /// Daemons that connect from now on may send so much in a second.
@@ -156,6 +189,10 @@ impl World {
         let library = self.faketime.as_deref();
         let clock = library.map(|library| ProcessClock::new(library, &self.folder, name));
         Process::start(name, &self.program, arguments, &self.folder, clock.transpose()?)
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     pub(crate) fn steps_clocks(&self) -> bool {
@@ -234,8 +271,14 @@ async fn pages(client: &Client, first: &str) -> Option<Vec<Value>> {
     Some(items)
 }
 
-/// Free now, and nobody else looks for it.
-fn free_address() -> Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
-    Ok(listener.local_addr()?)
+/// Free now, and below the ports that the system gives to connections: a broker that is away for a
+/// moment must find its own free when it comes back.
+fn free_address(random: &mut Random) -> Result<SocketAddr> {
+    for _ in 0..PORT_TRIES_MAX {
+        let port = PORTS.start + u16::try_from(random.below(PORTS.len()))?;
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            return Ok(listener.local_addr()?);
+        }
+    }
+    anyhow::bail!("no free port")
 }

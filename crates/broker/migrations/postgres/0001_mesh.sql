@@ -4,6 +4,10 @@ CREATE SCHEMA mesh;
 
 CREATE SEQUENCE mesh.session_epoch;
 
+-- The time by which leases and heartbeats are given and compared: brokers' clocks differ, and step.
+CREATE FUNCTION mesh.now_ms() RETURNS BIGINT LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$ SELECT (EXTRACT(EPOCH FROM statement_timestamp()) * 1000)::bigint $$;
+
 -- One row: what this store is.
 CREATE TABLE mesh.store (
     one         BIGINT NOT NULL PRIMARY KEY CHECK (one = 1),
@@ -80,9 +84,13 @@ CREATE TABLE mesh.invite (
     PRIMARY KEY (mesh_id, token_hash)
 );
 
--- The sweep of invites that have ended, and how many of a mesh have not.
+-- The sweep of invites that have ended.
 CREATE INDEX invite_expires
     ON mesh.invite (expires_at);
+
+-- How many of a mesh have not.
+CREATE INDEX invite_open
+    ON mesh.invite (mesh_id, expires_at);
 
 -- Nonces of signed requests, for as long as their time could pass.
 CREATE TABLE mesh.request_nonce (
@@ -149,6 +157,8 @@ CREATE TABLE mesh.topic_subscription (
     mesh_id   UUID NOT NULL,
     topic     TEXT NOT NULL,
     member_id UUID NOT NULL,
+    -- What history had next when it began: what was before is not for this member.
+    from_seq  BIGINT NOT NULL,
     PRIMARY KEY (mesh_id, topic, member_id)
 );
 
@@ -270,3 +280,25 @@ CREATE TABLE mesh.audit_event (
 -- AUDIT_EXPIRED: the oldest first.
 CREATE INDEX audit_event_at
     ON mesh.audit_event (at);
+
+-- A statement is planned for any mesh, and the largest one pays for a wrong guess: with a large mesh
+-- among many small ones the mean says that a mesh has few rows, and a plan would read all rows of a
+-- mesh to find one. This says that a mesh may have them all.
+ALTER TABLE mesh.member ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.member_key ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.invite ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.request_nonce ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.session ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.presence ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.retired_instance ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.topic ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.topic_subscription ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.queue ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.client_message_dedupe ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.topic_message ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.message_queue ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.message_history ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.delivery_queue ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.delivery_set_aside ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.mention_index ALTER COLUMN mesh_id SET (n_distinct = 1);
+ALTER TABLE mesh.audit_event ALTER COLUMN mesh_id SET (n_distinct = 1);

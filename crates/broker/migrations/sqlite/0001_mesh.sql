@@ -150,6 +150,8 @@ CREATE TABLE topic_subscription (
     mesh_id   BLOB NOT NULL,
     topic     TEXT NOT NULL,
     member_id BLOB NOT NULL,
+    -- What history had next when it began: what was before is not for this member.
+    from_seq  INTEGER NOT NULL,
     PRIMARY KEY (mesh_id, topic, member_id)
 ) STRICT, WITHOUT ROWID;
 

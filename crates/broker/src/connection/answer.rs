@@ -8,6 +8,7 @@ use semel_core::fingerprint::Fingerprint;
 use semel_core::hex::Hex;
 use semel_core::id::ClientMessageId;
 use semel_core::refusal::Refusal;
+use semel_core::rfc3339::TIME_MAX;
 use semel_wire::frame::{SendFrame, SendResult};
 use serde_json::Value;
 
@@ -29,6 +30,10 @@ pub(super) fn item(
         result.detail = Some(refusal.to_string());
         Box::new(result)
     };
+    if frame.enqueued_at > TIME_MAX {
+        let detail = "no calendar has this time";
+        return Err(refused(Refusal::at(Code::InvalidField, "/enqueued_at", detail)));
+    }
     let fingerprint = frame.fingerprint().map_err(refused)?;
     if fingerprint != frame.request_fingerprint {
         return Err(Box::new(conflict(id, fingerprint)));

@@ -143,6 +143,7 @@ fn new_session(broker: &Broker, mesh: &Mesh, hello: &Hello) -> NewSession {
     NewSession {
         mesh_id: mesh.mesh_id,
         pubkey: hello.pubkey.to_string(),
+        key_id: hello.key_id.clone(),
         instance_id: hello.instance_id,
         broker_id: broker.broker_id,
         hello_nonce: hello.nonce,
@@ -150,7 +151,7 @@ fn new_session(broker: &Broker, mesh: &Mesh, hello: &Hello) -> NewSession {
         retire: hello.retire.clone(),
         store_epoch: broker.life.epoch().to_owned(),
         now: broker.clock.wall(),
-        live_from: broker.live_from(),
+        pulse: broker.pulse(),
         event_ids: [(); 3].map(|()| broker.mint.uuid()),
     }
 }

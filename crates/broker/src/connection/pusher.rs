@@ -217,7 +217,7 @@ async fn done(connection: &Connection, seq: i64) -> Result<u64, StoreError> {
     let mesh_id = connection.mesh.mesh_id;
     match connection.mesh.connection_policy {
         ConnectionPolicy::AllowConcurrent => {
-            broker.store.deliveries_acked(mesh_id, session, seq, broker.live_from()).await
+            broker.store.deliveries_acked(mesh_id, session, seq, broker.pulse()).await
         }
         ConnectionPolicy::PreferNewest | ConnectionPolicy::PreferOldest => {
             broker.store.deliveries_done_along(mesh_id, session.member_id.as_uuid(), seq).await

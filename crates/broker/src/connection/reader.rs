@@ -1,12 +1,14 @@
 //! Frames from a daemon, in the order in which they come.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::ws::{Message, WebSocket};
 use futures_util::StreamExt;
 use futures_util::stream::SplitStream;
 use semel_core::id::ClientMessageId;
 use semel_core::max_age::DedupeWindow;
+use semel_core::rfc3339::TIME_MAX;
 use semel_wire::features::{Dedupe, MaxPayload, Offer};
 use semel_wire::frame::{
     CloseReason, FeatureNegotiationRequest, FromBroker, FromDaemon, Pong, Resolve, ResolveResult,
@@ -16,7 +18,7 @@ use semel_wire::limits::frame_bytes_max;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{Connection, End, answer, request};
-use crate::accept::DedupeMode;
+use crate::accept::{Age, DedupeMode};
 use crate::hub::Ending;
 use crate::limits::SENDS_IN_FLIGHT_MAX;
 use crate::pipeline::Answer;
@@ -31,6 +33,8 @@ struct Reader<'a> {
     awaited: mpsc::UnboundedSender<Awaited>,
     acked: &'a mpsc::Sender<i64>,
     signals: Signals<'a>,
+    /// Whether the features were asked for: a daemon that knows nothing of them may not send.
+    negotiated: AtomicBool,
 }
 
 /// A send that was handed in.
@@ -60,12 +64,13 @@ pub(super) async fn run(
     let (doomed, mut doom) = mpsc::channel(1);
     let (awaited, answering) = mpsc::unbounded_channel();
     drop(tokio::spawn(answer_all(answering, connection.outbound.clone(), doomed)));
-    let reader = Reader { connection, in_flight, awaited, acked, signals };
+    let negotiated = AtomicBool::new(false);
+    let reader = Reader { connection, in_flight, awaited, acked, signals, negotiated };
     let mut draining = std::pin::pin!(draining(connection));
     loop {
         let message = tokio::select! {
             biased;
-            Some(end) = doom.recv() => return end,
+            end = doom.recv() => return end.unwrap_or(End::Gone),
             reason = &mut draining => return reader.drain(reason, &mut doom).await,
             message = stream.next() => message,
         };
@@ -106,7 +111,7 @@ impl Reader<'_> {
         };
         tokio::select! {
             biased;
-            Some(end) = doom.recv() => end,
+            end = doom.recv() => end.unwrap_or(End::Gone),
             () = all_answered => End::Gone,
         }
     }
@@ -114,6 +119,9 @@ impl Reader<'_> {
     async fn handle(&self, frame: FromDaemon) -> Result<(), End> {
         let connection = self.connection;
         let answer = match frame {
+            FromDaemon::Send(_) if !self.negotiated.load(Ordering::Relaxed) => {
+                return Err(End::protocol_error("features are agreed on before a send"));
+            }
             FromDaemon::Send(frame) => {
                 self.submit(frame).await;
                 return Ok(());
@@ -124,6 +132,7 @@ impl Reader<'_> {
             FromDaemon::FeatureNegotiationRequest(request) => {
                 let answer = features(connection, &request);
                 connection.outbound.send(answer).await.map_err(|_| End::Gone)?;
+                self.negotiated.store(true, Ordering::Relaxed);
                 self.signals.negotiated.notify_one();
                 return Ok(());
             }
@@ -156,7 +165,7 @@ impl Reader<'_> {
         };
         let pipeline = &connection.broker.pipeline;
         let answer = pipeline.submit(&connection.mesh, item, enqueued_at).await;
-        // Only a runtime that ends has nobody who answers.
+        // When nobody answers any more, the connection ends by that.
         let _ = self.awaited.send(Awaited { id, answer, _place: place });
     }
 }
@@ -209,22 +218,26 @@ async fn resolved(connection: &Connection, resolve: &Resolve) -> Result<FromBrok
             return Err(End::Abandon);
         }
     };
-    let now = broker.clock.wall();
-    let items = resolve.items.iter().zip(held).map(|(item, held)| {
-        let too_old = connection.mesh.too_old(item.enqueued_at, now);
+    let now = broker.pipeline.present().between();
+    let items = resolve.items.iter().zip(held).filter_map(|(item, held)| {
+        let age = connection.mesh.age(item.enqueued_at, now);
         // Another request under the id says nothing about this one but that it was not this one.
         let held = held.filter(|held| held.fingerprint == item.request_fingerprint);
-        let verdict = match (&held, too_old) {
+        let verdict = match (&held, age) {
             (Some(_), _) => Verdict::Committed,
-            (None, true) => Verdict::TooOld,
-            (None, false) => Verdict::Absent,
+            (None, Age::TooOld) => Verdict::TooOld,
+            // Nothing of such a time is ever taken in.
+            (None, _) if item.enqueued_at > TIME_MAX => Verdict::TooOld,
+            // Nothing is said of it, and so it is asked about again.
+            (None, Age::InDoubt) => return None,
+            (None, Age::Young) => Verdict::Absent,
         };
-        ResolvedItem {
+        Some(ResolvedItem {
             client_message_id: item.client_message_id.clone(),
             verdict,
             broker_message_id: held.as_ref().map(|held| held.broker_message_id),
             history_id: held.as_ref().and_then(|held| held.history_id),
-        }
+        })
     });
     let (request_id, items) = (resolve.request_id, items.collect());
     Ok(FromBroker::ResolveResult(ResolveResult { request_id, items }))

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use semel_core::clock::Reading;
 use semel_core::code::Code;
 use semel_store::StoreError;
 use semel_wire::frame::{
@@ -12,7 +13,7 @@ use semel_wire::limits::frame_bytes_max;
 
 use super::pusher::on_the_wire;
 use super::{Connection, End};
-use crate::limits::{HISTORY_READ_MAX, QUEUE_LEASE, QUEUE_LEASE_BELIEVED};
+use crate::limits::{HISTORY_READ_MAX, QUEUE_LEASE};
 use crate::store::{Take, Taken};
 
 /// Leases as much as was asked for and fits into the answer.
@@ -21,14 +22,14 @@ pub(super) async fn queue_take(
     request: &QueueTake,
 ) -> Result<FromBroker, End> {
     let (broker, mesh) = (&connection.broker, &connection.mesh);
-    let now = broker.clock.wall();
+    let at = Reading::of(&*broker.clock);
     let lease = request.lease_ms.map_or(QUEUE_LEASE, Duration::from_millis);
-    let lease_until = now.saturating_add(lease);
+    // For people: what counts is the store's clock.
+    let lease_until = at.wall.saturating_add(lease);
     let take = Take {
         taker: connection.session.member_id,
-        now,
-        lease_until,
-        lease_latest: now.saturating_add(QUEUE_LEASE_BELIEVED),
+        at,
+        lease,
         max: i64::try_from(request.max).unwrap_or(i64::MAX),
         bytes_max: frame_bytes_max(mesh.inline_bytes as usize),
     };

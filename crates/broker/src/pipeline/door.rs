@@ -8,10 +8,11 @@ use std::time::Duration;
 use semel_core::clock::UnixMs;
 use semel_core::code::Code;
 use semel_core::id::{MemberId, MeshId};
+use semel_core::plausible::Between;
 
 use super::Shared;
 use super::gate::Gate;
-use crate::accept::{AcceptItem, Door, Verdict};
+use crate::accept::{AcceptItem, Age, Door, Verdict};
 use crate::limiter::{self, LimitRequest};
 use crate::store::Mesh;
 
@@ -27,14 +28,14 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    pub(super) fn is_too_old(&self, now: UnixMs) -> bool {
-        self.mesh.too_old(self.enqueued_at, now)
+    pub(super) fn age(&self, now: Between) -> Age {
+        self.mesh.age(self.enqueued_at, now)
     }
 
     /// Everything but the rate.
-    pub(super) fn check(&self, item: &AcceptItem, now: UnixMs) -> Result<(), Verdict> {
-        if self.is_too_old(now) {
-            return Err(Verdict::Refused(Code::KeyTooOldToJudge));
+    pub(super) fn check(&self, item: &AcceptItem, now: Between) -> Result<(), Verdict> {
+        if let Some(verdict) = self.age(now).objection() {
+            return Err(verdict);
         }
         if item.envelope.body().len() > self.mesh.inline_bytes as usize {
             return Err(Verdict::Refused(Code::PayloadTooLarge));
@@ -103,7 +104,7 @@ pub(super) struct AtTheDoor {
     /// Of the guests, who is the first of the transaction.
     first: usize,
     names: Names,
-    now: UnixMs,
+    now: Between,
 }
 
 impl AtTheDoor {
@@ -113,12 +114,11 @@ impl AtTheDoor {
         gate: &Arc<Gate>,
         guests: &Arc<Guests>,
         first: usize,
-        now: UnixMs,
     ) -> Option<Box<dyn Door>> {
         let has_new = guests.said().iter().any(Option::is_none);
         has_new.then(|| -> Box<dyn Door> {
             let (shared, gate) = (Arc::clone(shared), Arc::clone(gate));
-            let names = Names::of(gate.mesh_id);
+            let (names, now) = (Names::of(gate.mesh_id), shared.present.between());
             Box::new(Self { shared, gate, guests: Arc::clone(guests), first, names, now })
         })
     }
@@ -141,9 +141,9 @@ impl Door for AtTheDoor {
         self.shared.life.goes_on(store_epoch)
     }
 
-    fn is_too_old(&self, index: usize) -> bool {
+    fn age(&self, index: usize) -> Age {
         let arrival = self.guests.arrivals.get(self.first + index);
-        arrival.is_some_and(|arrival| arrival.is_too_old(self.now))
+        arrival.map_or(Age::InDoubt, |arrival| arrival.age(self.now))
     }
 
     fn check(&mut self, index: usize, item: &AcceptItem) -> Result<(), Verdict> {

@@ -5,20 +5,21 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use semel_core::clock::{Clock, UnixMs};
+use semel_core::clock::UnixMs;
 use semel_core::id::MeshId;
 use tokio::sync::oneshot;
 
 use super::door::Guests;
-use super::order::{PutOff, ToldToWait};
+use super::order::{Place, PutOff, ToldToWait};
 use super::{Answer, Waiting};
 use crate::accept::{AcceptBatch, AcceptItem, Verdict};
 use crate::limiter;
 use crate::limits::BATCH_MAX;
+use crate::present::{Present, Stamp};
 
 pub(super) struct Gate {
     pub(super) mesh_id: MeshId,
-    clock: Arc<dyn Clock>,
+    present: Arc<Present>,
     line: Mutex<Line>,
     put_off: Mutex<PutOff>,
     told_to_wait: Mutex<ToldToWait>,
@@ -42,6 +43,8 @@ struct Line {
     asked: bool,
     /// How many the last one took.
     last: usize,
+    /// How many were taken so far.
+    taken: Place,
 }
 
 /// What a transaction took, and whom to tell of it.
@@ -50,15 +53,17 @@ pub(super) struct Taken {
     /// One for each of the batch, and so of the guests.
     pub(super) replies: Vec<oneshot::Sender<Answer>>,
     pub(super) guests: Arc<Guests>,
+    /// Where each of the batch came in the lane.
+    pub(super) places: Vec<Place>,
     /// Those that must wait behind others.
     pub(super) put_off: Vec<(Waiting, Answer)>,
     pub(super) at: Duration,
 }
 
 impl Gate {
-    pub(super) fn new(mesh_id: MeshId, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(mesh_id: MeshId, present: Arc<Present>) -> Self {
         let (line, put_off, told_to_wait) = Default::default();
-        Self { mesh_id, clock, line, put_off, told_to_wait }
+        Self { mesh_id, present, line, put_off, told_to_wait }
     }
 
     pub(super) fn pass(&self, sends: impl Iterator<Item = (Waiting, Stage)>) {
@@ -94,29 +99,33 @@ impl Gate {
 
     /// What the transaction that was asked for begins with.
     pub(super) fn take(&self) -> Taken {
-        let (now, at) = (self.clock.wall(), self.clock.monotonic());
+        let (Stamp { now, kept_from }, at) = (self.present.stamp(), self.present.monotonic());
         let mut behind = self.put_off();
         let first = self.first();
         let (mut items, mut replies) =
             (Vec::with_capacity(first.len()), Vec::with_capacity(first.len()));
         let (mut said, mut arrivals) =
             (Vec::with_capacity(first.len()), Vec::with_capacity(first.len()));
-        let (mut put_off, mut expires_at) = (Vec::new(), Some(now));
-        for (waiting, stage) in first {
-            let checked = match (behind.behind(&waiting.item, at), stage) {
+        let mut places = Vec::with_capacity(first.len());
+        let (mut put_off, mut expires_at) = (Vec::new(), Some(kept_from));
+        for (place, (waiting, stage)) in first {
+            let checked = match (behind.behind(&waiting.item, place, at), stage) {
                 (None, Stage::New) => None,
                 (None, Stage::Checked(cost)) => Some(Ok(cost)),
                 (answer, _) => {
                     let answer = answer.unwrap_or(Answer::Later);
-                    behind.answered(&waiting.item, &answer, at);
+                    behind.answered(&waiting.item, place, &answer, at);
                     put_off.push((waiting, answer));
                     continue;
                 }
             };
-            // Connections may know different policies of the mesh: the longest promise counts.
-            expires_at = later(expires_at, waiting.arrival.mesh.dedupe.expires_at(now));
+            // Connections may know different policies of the mesh: the longest promise counts. What
+            // was queued by a clock that is ahead is too old only that much later.
+            let kept_from = kept_from.max(waiting.arrival.enqueued_at);
+            expires_at = later(expires_at, waiting.arrival.mesh.dedupe.expires_at(kept_from));
             items.push(waiting.item);
             replies.push(waiting.reply);
+            places.push(place);
             said.push(checked);
             arrivals.push(waiting.arrival);
         }
@@ -125,15 +134,26 @@ impl Gate {
         }
         let batch = Arc::new(AcceptBatch { mesh_id: self.mesh_id, now, expires_at, items });
         let guests = Arc::new(Guests::new(arrivals, said));
-        Taken { batch, replies, guests, put_off, at }
+        Taken { batch, replies, guests, places, put_off, at }
     }
 
-    fn first(&self) -> Vec<(Waiting, Stage)> {
+    /// In the order in which they came.
+    fn first(&self) -> Vec<(Place, (Waiting, Stage))> {
         let mut line = self.line();
         line.asked = false;
         let count = line.passed.len().min(BATCH_MAX);
         line.last = count;
-        line.passed.drain(..count).collect()
+        let from = line.taken;
+        line.taken += count as Place;
+        (from..).zip(line.passed.drain(..count)).collect()
+    }
+
+    /// Remembers what became of a batch, for what comes behind it.
+    pub(super) fn answered(&self, batch: &AcceptBatch, places: &[Place], answers: &[Answer]) {
+        let (mut behind, now) = (self.put_off(), self.present.monotonic());
+        for ((item, place), answer) in batch.items.iter().zip(places).zip(answers) {
+            behind.answered(item, *place, answer, now);
+        }
     }
 
     pub(super) fn put_off(&self) -> MutexGuard<'_, PutOff> {

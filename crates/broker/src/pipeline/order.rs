@@ -14,6 +14,9 @@ use super::door::Checked;
 use crate::accept::{AcceptItem, Session, Verdict};
 use crate::limits::{RETRY_AFTER_MIN, TOLD_TO_WAIT_MAX};
 
+/// A place in the order of arrival in a lane. A send that comes again has a new one.
+pub(super) type Place = u64;
+
 /// Sends that a daemon sends in an order.
 type Stream = (Session, Priority);
 
@@ -79,37 +82,60 @@ impl ToldToWait {
 /// those are being closed, and what is left of them comes again in order.
 #[derive(Default)]
 pub(super) struct PutOff {
-    undone: HashMap<Stream, Told>,
+    undone: HashMap<Stream, Undone>,
     /// Until when more of them may come.
     closing: HashMap<Session, Duration>,
 }
 
+/// The first send of a stream that was undone: first by arrival. A batch is answered after those
+/// behind it when it was still in its transaction while these could not even be looked up.
+struct Undone {
+    told: Told,
+    place: Place,
+}
+
 impl PutOff {
     /// What a send is answered because of what was put off before it; nothing lets it through.
-    pub(super) fn behind(&mut self, item: &AcceptItem, now: Duration) -> Option<Answer> {
+    pub(super) fn behind(
+        &mut self,
+        item: &AcceptItem,
+        place: Place,
+        now: Duration,
+    ) -> Option<Answer> {
         if self.undone.is_empty() && self.closing.is_empty() {
             return None;
         }
-        self.undone.retain(|_, told| told.counts(now));
+        self.undone.retain(|_, undone| undone.told.counts(now));
         self.closing.retain(|_, until| now < *until);
         if self.closing.contains_key(&item.session) {
             return Some(Answer::Close);
         }
         let stream = stream(item);
-        let told = self.undone.get(&stream)?;
-        if told.first == item.client_message_id {
+        let undone = self.undone.get(&stream)?;
+        if undone.told.first == item.client_message_id {
             self.undone.remove(&stream);
             return None;
         }
-        Some(Answer::Later)
+        (undone.place < place || cfg!(semel_plant = "order")).then_some(Answer::Later)
     }
 
-    /// In the order in which they came.
-    pub(super) fn answered(&mut self, item: &AcceptItem, answer: &Answer, now: Duration) {
+    /// In whatever order they are answered.
+    pub(super) fn answered(
+        &mut self,
+        item: &AcceptItem,
+        place: Place,
+        answer: &Answer,
+        now: Duration,
+    ) {
         match answer {
             Answer::Later => {
-                let told = || Told { first: item.client_message_id.clone(), until: now };
-                self.undone.entry(stream(item)).or_insert_with(told);
+                let stream = stream(item);
+                let is_earlier =
+                    |undone: &Undone| place < undone.place && !cfg!(semel_plant = "order");
+                if self.undone.get(&stream).is_none_or(is_earlier) {
+                    let told = Told { first: item.client_message_id.clone(), until: now };
+                    self.undone.insert(stream, Undone { told, place });
+                }
             }
             Answer::Close => drop(self.closing.insert(item.session, now + TOLD_TO_WAIT_MAX)),
             Answer::Decided(_) => {}
@@ -175,29 +201,41 @@ mod tests {
     #[test]
     fn nothing_overtakes_what_was_undone() {
         let mut put_off = PutOff::default();
-        assert_eq!(put_off.behind(&next(1, "a"), ms(0)), None);
-        put_off.answered(&next(1, "a"), &Answer::Stuck, ms(0));
-        assert_eq!(put_off.behind(&next(1, "b"), ms(0)), None, "it blocks nobody");
-        put_off.answered(&next(1, "b"), &Answer::Later, ms(0));
-        put_off.answered(&next(1, "c"), &Answer::Later, ms(0));
-        assert_eq!(put_off.behind(&next(1, "d"), ms(1)), Some(Answer::Later), "under way");
-        assert_eq!(put_off.behind(&next(1, "c"), ms(1)), Some(Answer::Later), "not the first");
-        assert_eq!(put_off.behind(&next(2, "x"), ms(1)), None, "another session");
-        assert_eq!(put_off.behind(&item(1, "n", Priority::Low), ms(1)), None, "and priority");
-        assert_eq!(put_off.behind(&next(1, "b"), ms(2)), None, "the first comes again");
-        assert_eq!(put_off.behind(&next(1, "c"), ms(2)), None);
-        put_off.answered(&next(1, "e"), &Answer::Later, ms(3));
-        assert_eq!(put_off.behind(&next(1, "f"), ms(3)), Some(Answer::Later));
-        assert_eq!(put_off.behind(&next(1, "f"), ms(3) + TOLD_TO_WAIT_MAX), None, "given up");
+        assert_eq!(put_off.behind(&next(1, "a"), 1, ms(0)), None);
+        put_off.answered(&next(1, "a"), 1, &Answer::Stuck, ms(0));
+        assert_eq!(put_off.behind(&next(1, "b"), 2, ms(0)), None, "it blocks nobody");
+        put_off.answered(&next(1, "b"), 2, &Answer::Later, ms(0));
+        put_off.answered(&next(1, "c"), 3, &Answer::Later, ms(0));
+        assert_eq!(put_off.behind(&next(1, "d"), 4, ms(1)), Some(Answer::Later), "under way");
+        assert_eq!(put_off.behind(&next(1, "c"), 5, ms(1)), Some(Answer::Later), "not the first");
+        assert_eq!(put_off.behind(&next(2, "x"), 6, ms(1)), None, "another session");
+        assert_eq!(put_off.behind(&item(1, "n", Priority::Low), 7, ms(1)), None, "and priority");
+        assert_eq!(put_off.behind(&next(1, "b"), 8, ms(2)), None, "the first comes again");
+        assert_eq!(put_off.behind(&next(1, "c"), 9, ms(2)), None);
+        put_off.answered(&next(1, "e"), 10, &Answer::Later, ms(3));
+        assert_eq!(put_off.behind(&next(1, "f"), 11, ms(3)), Some(Answer::Later));
+        assert_eq!(put_off.behind(&next(1, "f"), 12, ms(3) + TOLD_TO_WAIT_MAX), None, "given up");
+    }
+
+    #[test]
+    fn the_first_is_who_came_first_not_who_was_answered_first() {
+        let mut put_off = PutOff::default();
+        put_off.answered(&next(1, "c"), 3, &Answer::Later, ms(0));
+        assert_eq!(put_off.behind(&next(1, "b"), 2, ms(0)), None, "it came before");
+        put_off.answered(&next(1, "a"), 1, &Answer::Later, ms(1));
+        put_off.answered(&next(1, "b"), 2, &Answer::Later, ms(1));
+        assert_eq!(put_off.behind(&next(1, "c"), 4, ms(2)), Some(Answer::Later));
+        assert_eq!(put_off.behind(&next(1, "a"), 5, ms(2)), None);
+        assert_eq!(put_off.behind(&next(1, "b"), 6, ms(2)), None);
     }
 
     #[test]
     fn nothing_of_a_session_that_is_being_closed_is_taken() {
         let mut put_off = PutOff::default();
-        put_off.answered(&next(1, "a"), &Answer::Close, ms(0));
+        put_off.answered(&next(1, "a"), 1, &Answer::Close, ms(0));
         for late in [next(1, "a"), next(1, "b"), item(1, "n", Priority::Now)] {
-            assert_eq!(put_off.behind(&late, ms(5)), Some(Answer::Close));
+            assert_eq!(put_off.behind(&late, 2, ms(5)), Some(Answer::Close));
         }
-        assert_eq!(put_off.behind(&next(2, "a"), ms(5)), None, "it comes again");
+        assert_eq!(put_off.behind(&next(2, "a"), 3, ms(5)), None, "it comes again");
     }
 }

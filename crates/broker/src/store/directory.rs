@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId, QueueId};
+use semel_core::plausible::Between;
 use semel_store::StoreError;
 use semel_wire::features::ConnectionPolicy;
 use uuid::Uuid;
@@ -11,7 +12,7 @@ use uuid::Uuid;
 pub use semel_wire::http::{MemberStatus, Role};
 
 use super::{Audited, Store};
-use crate::accept::DedupeMode;
+use crate::accept::{Age, DedupeMode};
 use crate::limits::{DAY, DEDUPE_EXTEND_MAX, DEDUPE_GRACE, SWEEP_ROUNDS_MAX};
 
 /// A mesh and its policies.
@@ -198,7 +199,15 @@ impl Mesh {
     /// Whether a send that was queued at `enqueued_at` is too old to be judged: its id may have
     /// been accepted and forgotten, by today's rule or by an earlier one.
     pub fn too_old(&self, enqueued_at: UnixMs, now: UnixMs) -> bool {
-        enqueued_at < self.dedupe_known_since || self.dedupe.too_old(enqueued_at, now)
+        self.age(enqueued_at, Between::certain(now)) == Age::TooOld
+    }
+
+    /// The same where the present is only known to lie between two times.
+    pub fn age(&self, enqueued_at: UnixMs, now: Between) -> Age {
+        if enqueued_at < self.dedupe_known_since {
+            return Age::TooOld;
+        }
+        self.dedupe.age(enqueued_at, now)
     }
 
     /// Since when every id is known once the rule is `dedupe`. A longer memory begins with what
@@ -290,7 +299,8 @@ impl Store {
         }
     }
 
-    /// Subscribes a member, unless it is. `false` when there is no such topic.
+    /// Subscribes a member, unless it is: to what is accepted from now on. `false` when there is no
+    /// such topic.
     pub async fn topic_subscribe(
         &self,
         mesh_id: MeshId,

@@ -44,6 +44,9 @@ statements! {
           FROM mesh.store
          WHERE one = 1";
 
+    NOW = "
+        SELECT mesh.now_ms()";
+
     HINT = "
         SELECT pg_notify($1, $2)";
 
@@ -84,6 +87,11 @@ impl PostgresStore {
         Ok(store)
     }
 
+    /// Whether a broker has its tables in the database; none are made.
+    pub async fn is_in(options: PostgresOptions) -> Result<bool, OpenError> {
+        Postgres::has(options, &MIGRATIONS).await
+    }
+
     /// The pool, for those who keep their tables in the database, too.
     pub fn postgres(&self) -> Postgres {
         self.postgres.clone()
@@ -108,6 +116,11 @@ impl PostgresStore {
         let tx = self.postgres.snapshot().await?;
         let row = tx.query_opt(STORE_EPOCH, &[]).await?;
         Ok(row.ok_or_else(no_epoch)?.try_get(0)?)
+    }
+
+    pub(super) async fn now(&self) -> Result<UnixMs, StoreError> {
+        let rows = self.postgres.read(NOW, &[]).await?;
+        Ok(UnixMs(rows.first().ok_or_else(no_epoch)?.try_get(0)?))
     }
 
     /// One statement in a transaction of its own.

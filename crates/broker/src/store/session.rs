@@ -1,7 +1,9 @@
 //! Who speaks for a member (mesh.md §8 and §10): the types of `hello`, of heartbeats and of the
 //! audit trail, what both stores decide alike, and the calls.
 
-use semel_core::clock::UnixMs;
+use std::time::Duration;
+
+use semel_core::clock::{Reading, UnixMs};
 use semel_core::hex::Hex;
 use semel_core::id::{AuditEventId, BrokerId, InstanceId, MemberId, MeshId};
 use semel_core::status;
@@ -21,6 +23,8 @@ pub struct NewSession {
     pub mesh_id: MeshId,
     /// The key that signed.
     pub pubkey: String,
+    /// What the daemon calls it.
+    pub key_id: String,
     /// The daemon.
     pub instance_id: InstanceId,
     /// The broker it has reached.
@@ -33,10 +37,10 @@ pub struct NewSession {
     pub retire: Vec<InstanceId>,
     /// The store's life in which the broker began.
     pub store_epoch: String,
-    /// The time.
+    /// The time, for the audit trail.
     pub now: UnixMs,
-    /// Who was heard of since is connected.
-    pub live_from: UnixMs,
+    /// The time, for whoever is connected.
+    pub pulse: Pulse,
     /// For what the audit trail will say, one for each kind that a hello can cause.
     pub event_ids: [AuditEventId; 3],
 }
@@ -45,6 +49,23 @@ impl NewSession {
     /// The connection that came of it.
     pub(super) fn live(&self, session: Session) -> Live {
         Live { session, host_fingerprint: self.host_fingerprint }
+    }
+}
+
+/// The time as heartbeats count it. PostgreSQL goes by its own clock, which all brokers share;
+/// SQLite, whose one process writes and reads them, by one that does not step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// Now.
+    pub at: Reading,
+    /// Who was not heard of for so long is not connected.
+    pub ghost_after: Duration,
+}
+
+impl Pulse {
+    /// As a statement of PostgreSQL takes it.
+    pub(super) fn ghost_after_ms(&self) -> i64 {
+        i64::try_from(self.ghost_after.as_millis()).unwrap_or(i64::MAX)
     }
 }
 
@@ -176,7 +197,7 @@ fn event(id: AuditEventId, at: UnixMs, kind: AuditKind, detail: &Value) -> Audit
 pub(super) struct Connected {
     pub(super) instance_id: InstanceId,
     pub(super) host_fingerprint: Option<[u8; 32]>,
-    pub(super) heartbeat_at: UnixMs,
+    pub(super) is_live: bool,
 }
 
 /// Whether a daemon may come, and what that does to others of its member.
@@ -189,7 +210,7 @@ pub(super) struct Admission {
 
 impl Admission {
     pub(super) fn new(policy: ConnectionPolicy, new: &NewSession, connected: &[Connected]) -> Self {
-        let live = || connected.iter().filter(|other| other.heartbeat_at > new.live_from);
+        let live = || connected.iter().filter(|other| other.is_live);
         let others = live().map(|other| other.instance_id);
         let others = others.filter(|id| *id != new.instance_id && !new.retire.contains(id));
         let host = new.host_fingerprint.map(|host| host.0);
@@ -252,10 +273,14 @@ impl Admission {
     }
 }
 
+/// How the ids of keys begin that an operator has added: nobody else knows them.
+pub const OPERATORS_KEY: &str = "operator:";
+
 /// Who says hello, as the store has it.
 pub(super) struct Greeter {
     pub(super) member_status: String,
     pub(super) key_status: String,
+    pub(super) key_id: String,
     pub(super) store_epoch: String,
     pub(super) is_retired: bool,
 }
@@ -270,7 +295,9 @@ impl Greeter {
         if self.member_status != MemberStatus::Active.as_str() {
             return Some(Greeted::Inactive);
         }
-        if self.key_status != "current" {
+        // An operator who adds a member does not know what its daemon calls the key.
+        let is_named = self.key_id == new.key_id || self.key_id.starts_with(OPERATORS_KEY);
+        if self.key_status != "current" || !is_named {
             return Some(Greeted::Unknown);
         }
         self.is_retired.then_some(Greeted::Retired)
@@ -330,11 +357,11 @@ impl Store {
         mesh_id: MeshId,
         broker_id: BrokerId,
         live: &[Live],
-        now: UnixMs,
+        pulse: Pulse,
     ) -> Result<Beat, StoreError> {
         match self {
-            Self::Sqlite(store) => store.heartbeat(mesh_id, broker_id, live, now).await,
-            Self::Postgres(store) => store.heartbeat(mesh_id, broker_id, live, now).await,
+            Self::Sqlite(store) => store.heartbeat(mesh_id, broker_id, live, pulse).await,
+            Self::Postgres(store) => store.heartbeat(mesh_id, broker_id, live).await,
         }
     }
 
@@ -345,19 +372,29 @@ impl Store {
         mesh_id: MeshId,
         session: &Session,
         policy: ConnectionPolicy,
-        live_from: UnixMs,
+        pulse: Pulse,
     ) -> Result<(), StoreError> {
         match self {
-            Self::Sqlite(store) => store.depart(mesh_id, session, policy, live_from).await,
-            Self::Postgres(store) => store.depart(mesh_id, session, policy, live_from).await,
+            Self::Sqlite(store) => store.depart(mesh_id, session, policy, pulse).await,
+            Self::Postgres(store) => store.depart(mesh_id, session, policy, pulse).await,
         }
     }
 
-    /// Forgets daemons that were not heard of since, and says of how many.
-    pub async fn ghosts_sweep(&self, live_from: UnixMs, limit: i64) -> Result<u64, StoreError> {
+    /// A broker begins to serve: no heartbeat of an earlier one counts for longer than one of now,
+    /// whatever its clock said. PostgreSQL's heartbeats are by its own clock. Up to `limit` at a
+    /// time; says how many were changed.
+    pub async fn presence_begin(&self, pulse: Pulse, limit: i64) -> Result<u64, StoreError> {
         match self {
-            Self::Sqlite(store) => store.ghosts_sweep(live_from, limit).await,
-            Self::Postgres(store) => store.ghosts_sweep(live_from, limit).await,
+            Self::Sqlite(store) => store.presence_begin(pulse, limit).await,
+            Self::Postgres(_) => Ok(0),
+        }
+    }
+
+    /// Forgets daemons that were not heard of for too long, and says of how many.
+    pub async fn ghosts_sweep(&self, pulse: Pulse, limit: i64) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.ghosts_sweep(pulse, limit).await,
+            Self::Postgres(store) => store.ghosts_sweep(pulse, limit).await,
         }
     }
 
@@ -365,12 +402,12 @@ impl Store {
     pub async fn roster(
         &self,
         mesh_id: MeshId,
-        live_from: UnixMs,
+        pulse: Pulse,
         limit: i64,
     ) -> Result<Vec<Present>, StoreError> {
         match self {
-            Self::Sqlite(store) => store.roster(mesh_id, live_from, limit).await,
-            Self::Postgres(store) => store.roster(mesh_id, live_from, limit).await,
+            Self::Sqlite(store) => store.roster(mesh_id, pulse, limit).await,
+            Self::Postgres(store) => store.roster(mesh_id, pulse, limit).await,
         }
     }
 
@@ -381,11 +418,11 @@ impl Store {
         mesh_id: MeshId,
         session: &Session,
         seq: i64,
-        live_from: UnixMs,
+        pulse: Pulse,
     ) -> Result<u64, StoreError> {
         match self {
-            Self::Sqlite(store) => store.deliveries_acked(mesh_id, session, seq, live_from).await,
-            Self::Postgres(store) => store.deliveries_acked(mesh_id, session, seq, live_from).await,
+            Self::Sqlite(store) => store.deliveries_acked(mesh_id, session, seq, pulse).await,
+            Self::Postgres(store) => store.deliveries_acked(mesh_id, session, seq, pulse).await,
         }
     }
 

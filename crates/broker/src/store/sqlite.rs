@@ -23,14 +23,14 @@ use std::sync::Arc;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OptionalExtension};
-use semel_core::clock::UnixMs;
+use semel_core::clock::{Steady, UnixMs};
 use semel_core::id::UuidId;
 use semel_store::migration::{Migration, MigrationSet};
 use semel_store::sqlite::{OnUncertain, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError, statements};
 use uuid::Uuid;
 
-pub use restore::{Existing, RestoreError};
+use super::Pulse;
 
 /// "SMLB" in the file's header.
 pub const APPLICATION_ID: i32 = 0x534d_4c42;
@@ -55,11 +55,25 @@ statements! {
         INSERT INTO store (one, store_epoch)
         VALUES (1, :store_epoch)
             ON CONFLICT DO NOTHING";
+
+    PROBE = "
+        UPDATE store
+           SET next_session_epoch = next_session_epoch + 1
+         WHERE one = 1";
 }
 
 /// A broker's SQLite file.
 pub struct SqliteStore {
     sqlite: Arc<Sqlite>,
+    /// For leases and heartbeats, which this process alone gives and compares.
+    steady: Steady,
+}
+
+/// When a heartbeat is given, and since when one counts.
+#[derive(Debug, Clone, Copy)]
+struct Beating {
+    now: UnixMs,
+    live_from: UnixMs,
 }
 
 impl SqliteStore {
@@ -90,11 +104,22 @@ impl SqliteStore {
             version: 1,
             source: Box::new(source),
         })?;
-        Ok(Self { sqlite })
+        Ok(Self { sqlite, steady: Steady::default() })
+    }
+
+    fn beating(&self, pulse: Pulse) -> Beating {
+        let now = self.steady.now(pulse.at);
+        Beating { now, live_from: now.saturating_sub(pulse.ghost_after) }
     }
 
     pub(super) async fn store_epoch(&self) -> Result<String, StoreError> {
         self.sqlite.read(store_epoch_in_tx).await
+    }
+
+    /// Commits something. The same value again would write nothing, and nobody misses a number of
+    /// this series.
+    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+        self.sqlite.write(|tx| Ok(tx.prepare_cached(PROBE)?.execute([]).map(drop)?)).await
     }
 
     /// The file, for those who keep their tables in it, too: its one writer is theirs as well.

@@ -23,8 +23,10 @@ use semel_core::id::{BrokerId, ClientMessageId, InstanceId, UuidId};
 use semel_crypto::hello::{HelloClaim, sign};
 use semel_crypto::keys::KeyPair;
 use semel_testkit::clock::SimClock;
+use semel_wire::features::Feature;
 use semel_wire::frame::{
-    Ack, Challenge, FromBroker, FromDaemon, Hello, HelloAck, Push, SendFrame, SendResult,
+    Ack, Challenge, FeatureNegotiationRequest, FromBroker, FromDaemon, Hello, HelloAck, Push,
+    SendFrame, SendResult,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -175,6 +177,17 @@ pub(crate) struct Closed {
 pub(crate) struct Daemon {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     pub(crate) challenge: Challenge,
+    /// Whether the features were asked for; the first send does it where nobody has.
+    pub(crate) features: Features,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Features {
+    Unasked,
+    /// By the way: neither the answer nor who is present is shown.
+    Agreed,
+    /// By the test, which wants to see both.
+    Shown,
 }
 
 impl Daemon {
@@ -189,6 +202,7 @@ impl Daemon {
                 broker_id: BrokerId::new(uuid::Uuid::nil()),
                 time: UnixMs(0),
             },
+            features: Features::Unasked,
         };
         match daemon.next().await {
             Ok(FromBroker::Challenge(challenge)) => daemon.challenge = challenge,
@@ -249,6 +263,10 @@ impl Daemon {
     }
 
     pub(crate) async fn say(&mut self, frame: &FromDaemon) {
+        if matches!(frame, FromDaemon::Send(_)) && self.features == Features::Unasked {
+            self.features = Features::Agreed;
+            self.say_text(&FromDaemon::FeatureNegotiationRequest(features()).encode()).await;
+        }
         self.say_text(&frame.encode()).await;
     }
 
@@ -267,6 +285,8 @@ impl Daemon {
                     match FromBroker::decode(text.as_bytes(), 16 << 20).unwrap() {
                         FromBroker::CloseReason(said) => reason = Some(said),
                         FromBroker::Ping(_) => {}
+                        FromBroker::FeatureNegotiationResponse(_) | FromBroker::Presence(_)
+                            if self.features == Features::Agreed => {}
                         frame => return Ok(frame),
                     }
                 }
@@ -318,6 +338,13 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Everything that there is.
+pub(crate) fn features() -> FeatureNegotiationRequest {
+    let names = |features: &[&str]| features.iter().map(|f| (*f).to_owned()).collect();
+    let (require, optional) = (names(Feature::REQUIRED), names(Feature::OPTIONAL));
+    FeatureNegotiationRequest { require, optional }
 }
 
 /// A send frame with the right fingerprint.

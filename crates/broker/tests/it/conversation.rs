@@ -11,7 +11,7 @@ use semel_wire::frame::{
     FeatureNegotiationRequest, FromBroker, FromDaemon, Ping, Resolve, ResolveItem, Verdict,
 };
 
-use crate::client::{Daemon, get, send_frame, serve};
+use crate::client::{Daemon, Features, features, get, send_frame, serve};
 use crate::support::{self, NOW};
 
 const TOPIC: (&str, &str) = ("topic", "builds");
@@ -35,6 +35,11 @@ async fn a_hello_must_be_signed_for_this_broker_this_challenge_and_now() {
         daemon.sign(0, hello);
     })
     .await;
+    refused(&|daemon, hello| {
+        hello.key_id = "key-1".to_owned();
+        daemon.sign(0, hello);
+    })
+    .await;
     // A stranger's key, properly signed.
     refused(&|daemon, hello| *hello = daemon.hello(77)).await;
     // Another member's key with our signature.
@@ -48,6 +53,46 @@ async fn a_hello_must_be_signed_for_this_broker_this_challenge_and_now() {
     refused(&|_, hello| *hello = earlier.clone()).await;
     assert_eq!(served.hub.connections(), 0);
     Daemon::welcomed(served.address, 0).await;
+}
+
+/// What an operator has added has an id that no daemon knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_an_operator_has_added_is_known_by_itself() {
+    for fixture in [support::sqlite().await, support::postgres().await] {
+        let sql = "UPDATE mesh.member_key SET key_id = 'operator:x' WHERE key_id = 'key-0'";
+        assert_eq!(fixture.plant(sql).await, 1);
+        let served = serve(fixture).await;
+        Daemon::welcomed(served.address, 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_sent_before_the_features_are_agreed_on() {
+    let served = serve(support::sqlite().await).await;
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    let send = FromDaemon::Send(send_frame("early", TOPIC, "hi"));
+    daemon.say_text(&send.encode()).await;
+    assert_eq!(daemon.closed().await.code, 4008);
+    assert_eq!(served.fixture.look_up(0, &["early"]).await, [None]);
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    daemon.say_text(&FromDaemon::FeatureNegotiationRequest(features()).encode()).await;
+    daemon.features = Features::Agreed;
+    assert_eq!(daemon.send(send_frame("early", TOPIC, "hi")).await.status, 201);
+}
+
+/// The largest number that a frame can hold is in the year 287396.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_that_no_calendar_has_is_refused() {
+    for fixture in [support::sqlite().await, support::postgres().await] {
+        let served = serve(fixture).await;
+        let mut daemon = Daemon::welcomed(served.address, 0).await;
+        let mut frame = send_frame("late", TOPIC, "hi");
+        frame.enqueued_at = UnixMs((1 << 53) - 1);
+        let refused = daemon.send(frame).await;
+        assert_eq!((refused.status, refused.code.as_deref()), (400, Some("invalid_field")));
+        assert_eq!(served.fixture.look_up(0, &["late"]).await, [None]);
+        assert_eq!(daemon.send(send_frame("late", TOPIC, "hi")).await.status, 201);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

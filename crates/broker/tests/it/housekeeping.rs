@@ -1,11 +1,19 @@
 //! Sweeps and the consistency check, as one suite on both stores.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Verdict};
-use semel_broker::housekeeping::{SweepReport, check_once, sweep_once};
+use semel_broker::housekeeping::{
+    SweepReport, check_once, night_when_settled, sweep_clock, sweep_once,
+};
+use semel_broker::limits::{DAY, HOUSEKEEPING_INTERVAL};
+use semel_broker::metrics::Metrics;
 use semel_broker::store::{Mesh, Report};
 use semel_core::clock::UnixMs;
+use semel_core::limits::{CLOCK_SETTLES_AFTER, CLOCK_SETTLES_ALONE};
+use semel_core::plausible::SweepClock;
+use semel_testkit::clock::SimClock;
 use semel_testkit::conformance::{Case, conforms};
 
 use crate::support::{self, Fixture, NOW, pubkey};
@@ -23,6 +31,8 @@ const CASES: &[Case<Fixture>] = &[
     Case { name: "a later message of the same id stays", run: |f| Box::pin(reused_id(f)) },
     Case { name: "a sound store is clean", run: |f| Box::pin(clean(f)) },
     Case { name: "clocks that differ leave no gap", run: |f| Box::pin(skewed_clocks(f)) },
+    Case { name: "a clock that steps deletes nothing", run: |f| Box::pin(steps(f)) },
+    Case { name: "a start that is ahead deletes nothing", run: |f| Box::pin(starts_ahead(f)) },
     Case { name: "more rows than a page", run: |f| Box::pin(pages(f)) },
     Case { name: "accepts and sweeps meanwhile are no damage", run: |f| Box::pin(meanwhile(f)) },
     Case { name: "one mesh that fails stops no other", run: |f| Box::pin(one_fails(f)) },
@@ -224,6 +234,58 @@ async fn skewed_clocks(f: &Fixture) {
     let swept = sweep_once(&f.store, &[mesh(f).await], now).await;
     assert_eq!((swept.messages, f.waiting(0).await), (1, vec![1, 3]));
     assert!(check(f, now).await.is_clean());
+}
+
+/// A year ahead for four seconds, and a day off; then a year that really passes.
+async fn steps(f: &Fixture) {
+    accept_at(f, NOW, THREE_DAYS, vec![f.item(0, "kept", TOPIC, "hi")]).await;
+    let (clock, metrics, mut sweeps) =
+        (SimClock::at_ms(NOW.0), Metrics::default(), SweepClock::new());
+    let night = async |sweeps: &mut SweepClock| {
+        night_when_settled(&f.store, &clock, &metrics, sweeps).await.unwrap()
+    };
+    night(&mut sweeps).await;
+    clock.advance(CLOCK_SETTLES_AFTER);
+    assert_eq!(night(&mut sweeps).await, HOUSEKEEPING_INTERVAL, "it has settled");
+    for ms in [365 * DAY_MS, -365 * DAY_MS, DAY_MS, -DAY_MS] {
+        clock.step_wall_ms(ms);
+        assert!(night(&mut sweeps).await < HOUSEKEEPING_INTERVAL * 2);
+        assert_eq!(f.waiting(1).await, [1], "after a step of {ms} ms");
+        assert!(f.look_up(0, &["kept"]).await[0].is_some());
+        clock.advance(Duration::from_secs(4));
+    }
+    clock.advance(CLOCK_SETTLES_ALONE);
+    night(&mut sweeps).await;
+    assert_eq!(f.waiting(1).await, [1]);
+    clock.advance(DAY * 400);
+    assert_eq!(night(&mut sweeps).await, HOUSEKEEPING_INTERVAL, "no clock has stepped");
+    // PostgreSQL's own clock says that no year has passed.
+    assert_eq!(f.waiting(1).await.is_empty(), f.store.is_alone());
+}
+
+/// A broker that starts a year after its newest message; then one a few hours after it.
+async fn starts_ahead(f: &Fixture) {
+    accept_at(f, NOW, THREE_DAYS, vec![f.item(0, "kept", TOPIC, "hi")]).await;
+    let metrics = Metrics::default();
+    let ahead = SimClock::at_ms(day(400).0);
+    let mut sweeps = sweep_clock(&f.store, &ahead).await;
+    for _ in 0..3 {
+        ahead.advance(CLOCK_SETTLES_AFTER);
+        night_when_settled(&f.store, &ahead, &metrics, &mut sweeps).await.unwrap();
+        assert_eq!(f.waiting(1).await, [1]);
+        assert!(f.look_up(0, &["kept"]).await[0].is_some());
+    }
+    let right = SimClock::at_ms(day(0).0 + DAY_MS / 2);
+    let mut sweeps = sweep_clock(&f.store, &right).await;
+    right.advance(CLOCK_SETTLES_AFTER);
+    let next = night_when_settled(&f.store, &right, &metrics, &mut sweeps).await.unwrap();
+    assert_eq!(next, HOUSEKEEPING_INTERVAL, "nothing was ahead");
+    ahead.advance(CLOCK_SETTLES_ALONE);
+    let mut sweeps = sweep_clock(&f.store, &ahead).await;
+    ahead.advance(CLOCK_SETTLES_ALONE);
+    night_when_settled(&f.store, &ahead, &metrics, &mut sweeps).await.unwrap();
+    // PostgreSQL's own clock says that no year has passed.
+    assert_eq!(f.waiting(1).await.is_empty(), f.store.is_alone(), "it has lasted");
 }
 
 async fn pages(f: &Fixture) {

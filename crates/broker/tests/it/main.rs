@@ -8,18 +8,23 @@
     reason = "a test fails by panicking"
 )]
 
+mod ages;
 mod answers;
+mod begun;
 mod client;
 mod conversation;
 mod differential;
 mod door;
+mod faults;
 mod hints;
 mod housekeeping;
 mod http;
+mod lanes;
 mod life;
 mod limiter;
 mod metrics;
 mod order;
+mod parts;
 mod powerloss;
 mod presence;
 mod queues;

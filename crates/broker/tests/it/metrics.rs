@@ -143,7 +143,7 @@ async fn what_a_night_finds_is_shown() {
     assert_eq!(daemon.send(send_frame("one", TOPIC, "hi")).await.status, 201);
     let metrics = Metrics::default();
     let shows = async |checks: u64, orphans: u64, violations: u64| {
-        night_once(&served.fixture.store, &served.clock, &metrics).await.unwrap();
+        night_once(&served.fixture.store, served.clock.wall(), &metrics).await.unwrap();
         let text = encoded(&metrics);
         for line in [
             format!("cm_broker_dedupe_orphan_check_total {checks}"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_core::envelope::{Destination, Envelope, Priority};
 use semel_core::fingerprint::Fingerprint;
-use semel_testkit::proxy::{Fault, Proxy};
+use semel_testkit::proxy::Fault;
 use semel_wire::frame::{FromDaemon, SendFrame};
 
 use crate::answers::set_rate_limit;
@@ -18,12 +18,8 @@ const TOPIC: (&str, &str) = ("topic", "builds");
 /// a destination only in the transaction.
 async fn nothing_overtakes_what_was_undone(needle: &str) {
     let mut fixture = support::postgres().await;
-    let address = fixture.address.clone().unwrap();
-    let config: tokio_postgres::Config = address.parse().unwrap();
-    let server = format!("127.0.0.1:{}", config.get_ports()[0]);
-    let proxy = Proxy::start(server.parse().unwrap()).await;
-    let through = address.replace(&server, &proxy.address().to_string());
-    fixture.store = support::open_postgres(&through).await;
+    let (proxy, store) = support::through_a_proxy(&fixture).await;
+    fixture.store = store;
     let served = serve(fixture).await;
     let mut daemon = Daemon::welcomed(served.address, 0).await;
     let mut sibling = Daemon::welcomed(served.address, 1).await;
@@ -157,4 +153,39 @@ async fn answers_to_all(daemon: &mut Daemon, ids: &[&str]) -> Vec<u16> {
         answers[place] = result.status;
     }
     answers
+}
+
+/// Somebody cancels a statement: none of the sends is to blame, and none overtakes another.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_nothing_overtakes_what_was_cancelled() {
+    const SENDS: usize = 300;
+    const CANCELLED: usize = 100;
+    let fixture = support::postgres().await;
+    let cancel = format!(
+        "CREATE FUNCTION mesh.cancel() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN
+                IF NEW.client_message_id = '{CANCELLED}' THEN
+                    RAISE EXCEPTION 'on purpose' USING ERRCODE = '57014';
+                END IF;
+                RETURN NEW;
+            END $$"
+    );
+    fixture.plant(&cancel).await;
+    let trigger = "CREATE TRIGGER cancel BEFORE INSERT ON mesh.client_message_dedupe
+                      FOR EACH ROW EXECUTE FUNCTION mesh.cancel()";
+    fixture.plant(trigger).await;
+    let served = serve(fixture).await;
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    for number in 0..SENDS {
+        let frame = send_frame(&number.to_string(), TOPIC, "hi");
+        daemon.say(&FromDaemon::Send(frame)).await;
+    }
+    let mut answers = vec![0; SENDS];
+    for _ in 0..SENDS {
+        let result = daemon.answer().await;
+        answers[result.client_message_id.as_str().parse::<usize>().unwrap()] = result.status;
+    }
+    let kept = answers.iter().take_while(|status| **status == 201).count();
+    assert!(kept <= CANCELLED, "{kept}");
+    assert!(answers[kept..].iter().all(|status| *status == 503), "{answers:?}");
 }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use semel_broker::limits::{GHOST_AFTER, Timings};
+use semel_broker::store::{Greeted, Pulse};
+use semel_core::clock::Reading;
 use semel_wire::frame::FromBroker;
 
 use crate::client::{Daemon, send_frame, serve_timed, until};
 use crate::sessions::{QUICK, negotiate};
-use crate::support;
+use crate::support::{self, Fixture};
 
 const TOPIC: (&str, &str) = ("topic", "builds");
 
@@ -25,6 +27,21 @@ async fn sees(daemon: &mut Daemon, seen: &mut BTreeMap<usize, bool>, wanted: &[(
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_there_by_a_clock_that_was_ahead_is_gone_in_time() {
+    let fixture = support::sqlite().await;
+    assert!(fixture.plant("UPDATE presence SET heartbeat_at = heartbeat_at + 3600000").await > 0);
+    let served = serve_timed(fixture, 1, false, QUICK).await;
+    // Somebody is answered, so the broker has begun.
+    let _daemon = Daemon::welcomed(served.address, 0).await;
+    let at = Reading { wall: support::NOW.saturating_add(GHOST_AFTER), monotonic: GHOST_AFTER };
+    let pulse = Pulse { at, ghost_after: GHOST_AFTER };
+    let Fixture { store, mesh_id, .. } = &served.fixture;
+    let others = store.roster(*mesh_id, pulse, 10).await.unwrap();
+    let others = others.iter().filter(|one| !one.name.starts_with("member 0"));
+    assert_eq!(others.count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,21 +63,51 @@ async fn coming_and_going_is_seen_at_every_broker() {
     sees(&mut watcher, &mut seen, &[(0, true), (1, false), (2, true)]).await;
     two.stopped.abort();
     assert!(two.stopped.await.unwrap_err().is_cancelled());
-    one.clock.advance(GHOST_AFTER / 2);
+    age(&one.fixture, GHOST_AFTER / 2).await;
     let mut late = Daemon::welcomed(one.address, 1).await;
     sees(&mut watcher, &mut seen, &[(0, true), (1, true), (2, true)]).await;
     // The heartbeat of those who live is on time.
     let beaten = format!(
-        "UPDATE mesh.presence SET acked_seq = 0 WHERE heartbeat_at >= {}",
-        support::NOW.saturating_add(GHOST_AFTER / 2).0
+        "UPDATE mesh.presence SET acked_seq = 0 WHERE heartbeat_at >= mesh.now_ms() - {}",
+        (GHOST_AFTER / 4).as_millis()
     );
     until(async || one.fixture.plant(&beaten).await >= 2).await;
-    one.clock.advance(GHOST_AFTER / 2);
+    age(&one.fixture, GHOST_AFTER / 2).await;
     sees(&mut watcher, &mut seen, &[(0, true), (1, true), (2, false)]).await;
     until(async || one.fixture.plant("UPDATE mesh.presence SET acked_seq = 0").await == 2).await;
     // Who comes now is told of nobody who is not there.
     negotiate(&mut late).await;
     sees(&mut late, &mut BTreeMap::new(), &[(0, true), (1, true)]).await;
+}
+
+/// So much time passes for heartbeats: the store goes by a clock of its own.
+async fn age(fixture: &Fixture, by: Duration) {
+    let sql = "UPDATE mesh.presence SET heartbeat_at = heartbeat_at";
+    fixture.plant(&format!("{sql} - {}", by.as_millis())).await;
+}
+
+/// Two daemons of a member get every delivery. A clock that steps ahead makes no ghost of the
+/// slower one: what it has not got yet is not ended by the other's acknowledgement.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_steps_makes_nobody_a_ghost() {
+    for f in [support::sqlite().await, support::postgres().await] {
+        let sql = "UPDATE mesh.mesh SET clone_concurrency_policy = 'allow_concurrent'";
+        assert_eq!(f.plant(sql).await, 1);
+        let fast = f.sessions[1];
+        let slow = f.store.hello(&f.new_session(1, 50)).await.unwrap();
+        let Greeted::Welcome { session: slow, .. } = slow else { panic!("{slow:?}") };
+        f.accept_one(f.item(0, "one", TOPIC, "hi")).await;
+        for step in [Duration::from_secs(60), Duration::from_secs(365 * 24 * 60 * 60)] {
+            let mut pulse = support::pulse(support::NOW);
+            pulse.at.wall = pulse.at.wall.saturating_add(step);
+            assert_eq!(f.store.ghosts_sweep(pulse, 10).await.unwrap(), 0);
+            assert_eq!(f.store.roster(f.mesh_id, pulse, 10).await.unwrap().len(), 4);
+            assert_eq!(f.store.deliveries_acked(f.mesh_id, &fast, 1, pulse).await.unwrap(), 0);
+            assert_eq!(f.waiting(1).await, [1], "the other one has not got it");
+        }
+        let pulse = support::pulse(support::NOW);
+        assert_eq!(f.store.deliveries_acked(f.mesh_id, &slow, 1, pulse).await.unwrap(), 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,10 @@
 //! Work queues with leases, and history: what both stores promise, and the frames.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use semel_broker::limits::{QUEUE_LEASE_BELIEVED, QUEUE_TAKES_MAX};
+use semel_broker::limits::QUEUE_TAKES_MAX;
 use semel_broker::store::{Delivery, Store, Take, Taken};
 use semel_core::clock::UnixMs;
 use semel_testkit::conformance::{Case, conforms};
@@ -23,12 +24,14 @@ const CASES: &[Case<Fixture>] = &[
     Case { name: "each message goes to one consumer, in order", run: |f| Box::pin(one_each(f)) },
     Case { name: "when a lease ends, the message goes out again", run: |f| Box::pin(again(f)) },
     Case { name: "a clock that is set back ends leases", run: |f| Box::pin(set_back(f)) },
+    Case { name: "a clock that steps ends no lease", run: |f| Box::pin(steps(f)) },
     Case { name: "leases of different lengths end in order", run: |f| Box::pin(in_order(f)) },
     Case { name: "who lost its lease acknowledges nothing", run: |f| Box::pin(acks(f)) },
     Case { name: "what nobody ends is set aside", run: |f| Box::pin(never_ended(f)) },
     Case { name: "only what fits is leased", run: |f| Box::pin(fits(f)) },
     Case { name: "eight takers share the work", run: |f| Box::pin(shared_by_eight(f)) },
     Case { name: "history is what a member may see", run: |f| Box::pin(visible(f)) },
+    Case { name: "a subscription begins when it is made", run: |f| Box::pin(subscribed(f)) },
     Case { name: "history is read in pages", run: |f| Box::pin(pages(f)) },
 ];
 
@@ -46,16 +49,21 @@ fn after(seconds: u64) -> UnixMs {
     NOW.saturating_add(Duration::from_secs(seconds))
 }
 
-/// A take of this member `at` seconds after the start, for `lease` seconds.
-fn asking(f: &Fixture, member: usize, (at, lease): (u64, u64), max: i64) -> Take {
-    Take {
-        taker: f.members[member],
-        now: after(at),
-        lease_until: after(at + lease),
-        lease_latest: after(at).saturating_add(QUEUE_LEASE_BELIEVED),
-        max,
-        bytes_max: PLENTY,
+/// Time passes until so many seconds after the start, or it is set back: what is leased is moved,
+/// because a store goes by a clock of its own.
+async fn pass(f: &Fixture, at: u64) {
+    let before = f.leased_at.swap(at, Ordering::SeqCst);
+    let by_ms = 1000 * (i64::try_from(before).unwrap() - i64::try_from(at).unwrap());
+    if by_ms != 0 {
+        let moved = "UPDATE mesh.delivery_queue SET lease_until = lease_until";
+        f.plant(&format!("{moved} + {by_ms} WHERE lease_until > 0")).await;
     }
+}
+
+/// A take of this member for `lease` seconds.
+fn asking(f: &Fixture, member: usize, lease: u64, max: i64) -> Take {
+    let lease = Duration::from_secs(lease);
+    Take { taker: f.members[member], at: support::at(NOW), lease, max, bytes_max: PLENTY }
 }
 
 fn leased(taken: Taken) -> Vec<Delivery> {
@@ -69,8 +77,9 @@ fn seqs(deliveries: &[Delivery]) -> Vec<i64> {
     deliveries.iter().map(|delivery| delivery.seq).collect()
 }
 
-async fn take(f: &Fixture, member: usize, at: (u64, u64), max: i64) -> Vec<i64> {
-    let take = asking(f, member, at, max);
+async fn take(f: &Fixture, member: usize, (at, lease): (u64, u64), max: i64) -> Vec<i64> {
+    pass(f, at).await;
+    let take = asking(f, member, lease, max);
     seqs(&leased(f.store.queue_take(f.mesh_id, "work", take).await.unwrap()))
 }
 
@@ -112,16 +121,17 @@ async fn one_each(f: &Fixture) {
     // Also for the same member: what it has, it has.
     assert_eq!(take(f, 1, (59, 60), 10).await, [5]);
     assert!(take(f, 2, (59, 60), 10).await.is_empty());
-    let nowhere = f.store.queue_take(f.mesh_id, "nowhere", asking(f, 1, (0, 60), 1)).await;
+    let nowhere = f.store.queue_take(f.mesh_id, "nowhere", asking(f, 1, 60, 1)).await;
     assert_eq!(nowhere.unwrap(), Taken::NoQueue);
 }
 
 async fn again(f: &Fixture) {
     fill(f, 3).await;
-    let first = f.store.queue_take(f.mesh_id, "work", asking(f, 1, (0, 60), 2)).await.unwrap();
+    let first = f.store.queue_take(f.mesh_id, "work", asking(f, 1, 60, 2)).await.unwrap();
     assert_eq!(attempts(f).await, [(1, 1), (2, 1), (3, 0)]);
     assert_eq!(take(f, 2, (59, 60), 1).await, [3], "the lease lasts");
-    let second = f.store.queue_take(f.mesh_id, "work", asking(f, 2, (60, 60), 2)).await.unwrap();
+    pass(f, 60).await;
+    let second = f.store.queue_take(f.mesh_id, "work", asking(f, 2, 60, 2)).await.unwrap();
     assert_eq!(first, second, "the same messages");
     assert_eq!(attempts(f).await, [(1, 2), (2, 2), (3, 1)]);
     let [one, _] = leased(first).try_into().unwrap();
@@ -140,6 +150,21 @@ async fn set_back(f: &Fixture) {
     assert!(take(f, 2, (0, day), 9).await.is_empty(), "a lease of a day lasts");
 }
 
+/// Of the broker that is asked, or of another one whose clock is wrong.
+async fn steps(f: &Fixture) {
+    fill(f, 2).await;
+    let hour = 60 * 60 * 1000;
+    assert_eq!(take(f, 1, (0, 60), 1).await, [1]);
+    for step_ms in [20_000, -20_000, hour, -hour, 365 * 24 * hour, -365 * 24 * hour] {
+        let mut take = asking(f, 2, 60, 1);
+        take.at.wall = UnixMs(take.at.wall.0 + step_ms);
+        let taken = f.store.queue_take(f.mesh_id, "work", take).await.unwrap();
+        let expected: &[i64] = if step_ms == 20_000 { &[2] } else { &[] };
+        assert_eq!(seqs(&leased(taken)), expected, "after a step of {step_ms} ms");
+    }
+    assert_eq!(take(f, 2, (60, 60), 9).await, [1, 2], "and all of them end");
+}
+
 async fn never_ended(f: &Fixture) {
     fill(f, 3).await;
     let at = |round: u64| (round * 60, 60);
@@ -147,7 +172,8 @@ async fn never_ended(f: &Fixture) {
     for round in 1..u64::try_from(QUEUE_TAKES_MAX).unwrap() {
         assert_eq!(take(f, 1, at(round), 1).await, [1], "round {round}");
     }
-    let once_more = asking(f, 1, at(99), 2);
+    pass(f, 99 * 60).await;
+    let once_more = asking(f, 1, 60, 2);
     match f.store.queue_take(f.mesh_id, "work", once_more).await.unwrap() {
         Taken::Leased { taken, set_aside } => assert_eq!((seqs(&taken), set_aside), (vec![2], 1)),
         Taken::NoQueue => panic!("no queue"),
@@ -190,7 +216,7 @@ async fn fits(f: &Fixture) {
     let body = "x".repeat(30_000);
     let items = (0..4).map(|n| f.item(0, &format!("work-{n}"), WORK, &body));
     f.accept(items.collect()).await;
-    let narrow = |bytes_max| Take { bytes_max, ..asking(f, 1, (0, 60), 10) };
+    let narrow = |bytes_max| Take { bytes_max, ..asking(f, 1, 60, 10) };
     let one = f.store.queue_take(f.mesh_id, "work", narrow(1)).await.unwrap();
     assert_eq!(seqs(&leased(one)), [1], "one always");
     let two = f.store.queue_take(f.mesh_id, "work", narrow(130_000)).await.unwrap();
@@ -200,11 +226,12 @@ async fn fits(f: &Fixture) {
 }
 
 /// Eight at once until there is nothing left: disjoint, each in order, and all of it.
-async fn eight(f: &Fixture, stores: [&Store; 2], at: (u64, u64)) {
+async fn eight(f: &Fixture, stores: [&Store; 2], (at, lease): (u64, u64)) {
+    pass(f, at).await;
     let takers = (0..8).map(|n| async move {
         let mut mine = Vec::new();
         loop {
-            let take = asking(f, n % 3, at, 7);
+            let take = asking(f, n % 3, lease, 7);
             let taken = stores[n % 2].queue_take(f.mesh_id, "work", take).await.unwrap();
             let taken = seqs(&leased(taken));
             if taken.is_empty() {
@@ -247,6 +274,7 @@ async fn a_slow_taker_holds_nobody_up() {
     let (client, connection) =
         tokio_postgres::connect(address, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
+    pass(&f, 10).await;
     // One that is over and one that was never taken are in somebody's hands.
     let lock = "BEGIN; SELECT 1 FROM mesh.delivery_queue WHERE seq IN (1, 3) FOR UPDATE";
     client.batch_execute(lock).await.unwrap();
@@ -276,9 +304,27 @@ async fn visible(f: &Fixture) {
     f.store.deliveries_done(f.mesh_id, member.as_uuid(), 6).await.unwrap();
     let page = f.store.history(f.mesh_id, member, 0, 10).await.unwrap();
     assert_eq!((page.deliveries, page.next_after_seq), (waiting, None));
-    // Who subscribes later sees what was before.
-    f.store.topic_subscribe(f.mesh_id, "builds", f.members[2]).await.unwrap();
-    assert_eq!(history(f, 2, 0, 10).await, [1, 3, 6]);
+}
+
+/// Who subscribes, perhaps again, gets what comes from then on, also when it was away.
+async fn subscribed(f: &Fixture) {
+    let accept = async |id: &str| f.accept_one(f.item(0, id, TOPIC, "hi")).await;
+    let subscribe = async || f.store.topic_subscribe(f.mesh_id, "builds", f.members[2]).await;
+    accept("before").await;
+    assert!(subscribe().await.unwrap());
+    assert_eq!(history(f, 2, 0, 10).await, [] as [i64; 0], "nothing of the past");
+    accept("first").await;
+    assert!(subscribe().await.unwrap(), "it was subscribed");
+    accept("second").await;
+    assert_eq!(history(f, 2, 0, 10).await, [2, 3]);
+    assert_eq!(f.waiting(2).await, [2, 3], "history has what was delivered");
+    assert!(f.store.topic_unsubscribe(f.mesh_id, "builds", f.members[2]).await.unwrap());
+    assert_eq!(history(f, 2, 0, 10).await, [] as [i64; 0]);
+    accept("between").await;
+    assert!(subscribe().await.unwrap());
+    accept("third").await;
+    assert_eq!(history(f, 2, 0, 10).await, [5]);
+    assert_eq!(history(f, 1, 0, 10).await, [1, 2, 3, 4, 5]);
 }
 
 async fn pages(f: &Fixture) {

@@ -10,10 +10,12 @@ use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
 use semel_core::id::{InstanceId, UuidId};
 use semel_wire::features::{ConnectionPolicy, Feature, accept};
-use semel_wire::frame::{FeatureNegotiationRequest, FromBroker, FromDaemon, Hello};
+use semel_wire::frame::{FromBroker, FromDaemon, Hello};
 use uuid::Uuid;
 
-use crate::client::{Closed, Daemon, Served, send_frame, serve_as, serve_timed, until};
+use crate::client::{
+    Closed, Daemon, Features, Served, features, send_frame, serve_as, serve_timed, until,
+};
 use crate::support::{self, Fixture, NOW};
 
 const TOPIC: (&str, &str) = ("topic", "builds");
@@ -227,10 +229,8 @@ async fn a_policy_is_offered_truthfully() {
 pub(crate) async fn negotiate(
     daemon: &mut Daemon,
 ) -> semel_wire::frame::FeatureNegotiationResponse {
-    let names = |features: &[&str]| features.iter().map(|f| (*f).to_owned()).collect();
-    let (require, optional) = (names(Feature::REQUIRED), names(Feature::OPTIONAL));
-    let request = FeatureNegotiationRequest { require, optional };
-    daemon.say(&FromDaemon::FeatureNegotiationRequest(request)).await;
+    daemon.features = Features::Shown;
+    daemon.say(&FromDaemon::FeatureNegotiationRequest(features())).await;
     match daemon.next().await {
         Ok(FromBroker::FeatureNegotiationResponse(response)) => response,
         other => panic!("{other:?}"),
@@ -303,7 +303,8 @@ async fn who_was_retired_is_refused_for_ever_and_sends_nothing_more() {
         let (mut owner, _) = welcome(&doors.one, 0, 1).await;
         let late = {
             let fixture = &doors.one.fixture;
-            let roster = fixture.store.roster(fixture.mesh_id, UnixMs(0), 10).await.unwrap();
+            let roster =
+                fixture.store.roster(fixture.mesh_id, support::pulse(NOW), 10).await.unwrap();
             let mut late = fixture.item(0, "late", TOPIC, "hi");
             late.session = roster[0].session;
             late

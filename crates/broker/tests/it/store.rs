@@ -8,7 +8,7 @@ use semel_broker::store::{Ended, Greeted, MemberStatus, Store};
 use semel_core::code::Code;
 use semel_core::id::UuidId;
 use semel_testkit::conformance::{Case, conforms};
-use semel_testkit::proxy::{Fault, Proxy};
+use semel_testkit::proxy::Fault;
 
 use crate::support::{self, Fixture, NOW, pubkey};
 
@@ -358,12 +358,7 @@ where
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_was_half_committed_is_uncertain() {
     let f = support::postgres().await;
-    let address = f.address.clone().unwrap();
-    let config: tokio_postgres::Config = address.parse().unwrap();
-    let server = format!("127.0.0.1:{}", config.get_ports()[0]);
-    let proxy = Proxy::start(server.parse().unwrap()).await;
-    let through = address.replace(&server, &proxy.address().to_string());
-    let store = support::open_postgres(&through).await;
+    let (proxy, store) = support::through_a_proxy(&f).await;
     let items = vec![
         f.item(0, "a", TOPIC, "hi"),
         f.item(0, "a", TOPIC, "hi"),

@@ -1,13 +1,15 @@
 //! A small mesh that these tests share, in either store.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Held, Session, Verdict};
 use semel_broker::limits::GHOST_AFTER;
 use semel_broker::store::{
-    Audited, Greeted, NewMember, NewSession, PostgresStore, Role, SqliteStore, Store,
+    Audited, Greeted, NewMember, NewSession, PostgresStore, Pulse, Role, SqliteStore, Store,
 };
-use semel_core::clock::UnixMs;
+use semel_core::clock::{Reading, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
 use semel_core::hex::Hex;
@@ -16,9 +18,20 @@ use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
 use semel_store::postgres::PostgresOptions;
 use semel_testkit::clock::SimClock;
+use semel_testkit::proxy::Proxy;
 use semel_testkit::servers;
 
 pub(crate) const NOW: UnixMs = UnixMs(1_800_000_000_000);
+
+/// A moment on clocks that have never stepped.
+pub(crate) fn at(wall: UnixMs) -> Reading {
+    let since = u64::try_from(wall.0 - NOW.0).unwrap_or(0);
+    Reading { wall, monotonic: Duration::from_millis(since) }
+}
+
+pub(crate) fn pulse(wall: UnixMs) -> Pulse {
+    Pulse { at: at(wall), ghost_after: GHOST_AFTER }
+}
 
 /// A store with a mesh: three members, a topic that the first two subscribe to, a queue.
 pub(crate) struct Fixture {
@@ -29,6 +42,8 @@ pub(crate) struct Fixture {
     pub(crate) mint: Arc<IdMint>,
     pub(crate) address: Option<String>,
     folder: Option<tempfile::TempDir>,
+    /// Seconds that have passed for what is leased.
+    pub(crate) leased_at: AtomicU64,
 }
 
 /// The key pair of a member, by number.
@@ -70,7 +85,11 @@ pub(crate) async fn open_sqlite(folder: &std::path::Path) -> Store {
 }
 
 pub(crate) async fn postgres() -> Fixture {
-    let address = servers::fresh_postgres().await;
+    postgres_at(servers::fresh_postgres().await).await
+}
+
+/// In a database that is there already.
+pub(crate) async fn postgres_at(address: String) -> Fixture {
     let store = open_postgres(&address).await;
     fixture(store, None, Some(address)).await
 }
@@ -78,6 +97,16 @@ pub(crate) async fn postgres() -> Fixture {
 pub(crate) async fn open_postgres(address: &str) -> Store {
     let store = PostgresStore::open(PostgresOptions::new(address), "epoch-1", NOW).await;
     Store::Postgres(store.unwrap())
+}
+
+/// The fixture's store once more, through a proxy that can fail.
+pub(crate) async fn through_a_proxy(fixture: &Fixture) -> (Proxy, Store) {
+    let address = fixture.address.as_ref().unwrap();
+    let config: tokio_postgres::Config = address.parse().unwrap();
+    let server = format!("127.0.0.1:{}", config.get_ports()[0]);
+    let proxy = Proxy::start(server.parse().unwrap()).await;
+    let through = address.replace(&server, &proxy.address().to_string());
+    (proxy, open_postgres(&through).await)
 }
 
 async fn fixture(
@@ -117,7 +146,9 @@ async fn filled(
         assert!(store.topic_subscribe(mesh_id, "builds", *member).await.unwrap());
     }
     store.queue_create(mesh_id, "work", mint.uuid(), NOW).await.unwrap();
-    let mut fixture = Fixture { store, mesh_id, members, sessions: vec![], mint, address, folder };
+    let (sessions, leased_at) = (Vec::new(), AtomicU64::new(0));
+    let mut fixture =
+        Fixture { store, mesh_id, members, sessions, mint, address, folder, leased_at };
     for number in 0..3 {
         let session = fixture.hello(number).await;
         fixture.sessions.push(session);
@@ -141,6 +172,21 @@ impl Fixture {
             mint: Arc::clone(&self.mint),
             address: self.address.clone(),
             folder: None,
+            leased_at: AtomicU64::new(0),
+        }
+    }
+
+    /// The same mesh in a copy of its database, over a store of its own.
+    pub(crate) fn copied(&self, store: Store, address: &str) -> Self {
+        Self {
+            store,
+            mesh_id: self.mesh_id,
+            members: self.members.clone(),
+            sessions: self.sessions.clone(),
+            mint: Arc::clone(&self.mint),
+            address: Some(address.to_owned()),
+            folder: None,
+            leased_at: AtomicU64::new(0),
         }
     }
 
@@ -182,6 +228,7 @@ impl Fixture {
         NewSession {
             mesh_id: self.mesh_id,
             pubkey: pubkey(number),
+            key_id: format!("key-{number}"),
             instance_id: UuidId::new(uuid::Uuid::from_u128(100 + instance as u128)),
             broker_id: UuidId::new(uuid::Uuid::from_u128(7)),
             hello_nonce: Hex([u8::try_from(instance).unwrap(); 16]),
@@ -189,7 +236,7 @@ impl Fixture {
             retire: Vec::new(),
             store_epoch: "epoch-1".to_owned(),
             now: NOW,
-            live_from: NOW.saturating_sub(GHOST_AFTER),
+            pulse: pulse(NOW),
             event_ids: [(); 3].map(|()| self.mint.uuid()),
         }
     }
@@ -203,7 +250,7 @@ impl Fixture {
     pub(crate) async fn plant(&self, sql: &str) -> u64 {
         let Some(address) = &self.address else {
             let file = rusqlite::Connection::open(self.folder().join("broker.db")).unwrap();
-            file.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
+            file.busy_timeout(Duration::from_secs(5)).unwrap();
             return file.execute(&sql.replace("mesh.", ""), []).unwrap() as u64;
         };
         let connected = tokio_postgres::connect(address, tokio_postgres::NoTls).await;

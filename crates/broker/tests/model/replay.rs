@@ -17,14 +17,15 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::params_from_iter;
 use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Held, Session, Verdict};
 use semel_broker::limits::DAY;
 use semel_broker::store::{
-    Greeted, NewMember, NewSession, PostgresStore, Resolved, Role, SqliteStore, Store,
+    Greeted, NewMember, NewSession, PostgresStore, Pulse, Resolved, Role, SqliteStore, Store,
 };
-use semel_core::clock::UnixMs;
+use semel_core::clock::{Reading, UnixMs};
 use semel_core::code::Code;
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
@@ -233,9 +234,12 @@ impl<'a> Replay<'a> {
     }
 
     async fn new_session(&self, number: usize) -> NewSession {
+        let since = u64::try_from(self.now.0 - START.0).unwrap();
+        let at = Reading { wall: self.now, monotonic: Duration::from_millis(since) };
         NewSession {
             mesh_id: self.mesh_id,
             pubkey: self.pubkey.clone(),
+            key_id: "key".to_owned(),
             instance_id: instance(number),
             broker_id: UuidId::new(Uuid::nil()),
             hello_nonce: Hex([0; 16]),
@@ -243,7 +247,7 @@ impl<'a> Replay<'a> {
             retire: Vec::new(),
             store_epoch: self.store.store_epoch().await.unwrap(),
             now: self.now,
-            live_from: self.now,
+            pulse: Pulse { at, ghost_after: Duration::ZERO },
             event_ids: [(); 3].map(|()| UuidId::new(Uuid::new_v4())),
         }
     }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use semel_broker::store::{Existing, RestoreError, SqliteStore, Store};
+use semel_broker::store::{SqliteStore, Store};
+use semel_store::sqlite::{Existing, RestoreError};
 
 use super::registrar;
 use super::target::{self, end, failed, mint, now};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, chain};
 use crate::{print, progress};
 
 #[derive(Debug, clap::Args)]
@@ -75,34 +76,29 @@ pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure>
     let epoch = mint().client_message_id().to_string();
     let shown = progress::show("copying");
     let done = SqliteStore::restore(&arguments.from, &to, existing, &epoch, now(), Arc::new(end));
-    done.await.map_err(|error| not_restored(&error))?;
+    done.await.map_err(|error| not_restored(&error, "the broker"))?;
     drop(shown);
     registrar::hold_all(&arguments.target.open().await?).await?;
     print(&format!("restored as epoch {epoch}\n"))
 }
 
 pub(super) async fn new_epoch(target: &target::Target) -> Result<(), Failure> {
-    let store = target.open().await?;
+    let store = target.open_used().await?;
     let epoch = mint().client_message_id().to_string();
     store.store_renew(&epoch).await.map_err(|error| failed(&error))?;
     registrar::hold_all(&store).await?;
     print(&format!("the store's epoch is {epoch}\n"))
 }
 
-fn not_restored(error: &RestoreError) -> Failure {
+/// Why nothing was restored, and what to do with whom.
+pub(crate) fn not_restored(error: &RestoreError, who: &str) -> Failure {
     let (exit, advice) = match error {
-        RestoreError::Exists => (Exit::Conflict, "\nto replace it: --force"),
-        RestoreError::InUse => (Exit::Conflict, "\nstop the broker first"),
-        RestoreError::NotABackup(_) | RestoreError::Damaged(_) => (Exit::Refused, ""),
+        RestoreError::Exists => (Exit::Conflict, "\nto replace it: --force".to_owned()),
+        RestoreError::InUse => (Exit::Conflict, format!("\nstop {who} first")),
+        RestoreError::NotABackup(_) | RestoreError::Damaged(_) => (Exit::Refused, String::new()),
         RestoreError::Open(_) | RestoreError::Store(_) | RestoreError::Io { .. } => {
-            (Exit::Failed, "")
+            (Exit::Failed, String::new())
         }
     };
-    let mut text = format!("error: {error}");
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
-        source = error.source();
-    }
-    Failure::new(exit, text + advice)
+    Failure::new(exit, format!("error: {}{advice}", chain(error)))
 }

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 use semel_broker::hints;
-use semel_broker::store::{Audited, Ended, Member, MemberStatus, NewMember, Role};
+use semel_broker::store::{Audited, Ended, Member, MemberStatus, NewMember, OPERATORS_KEY, Role};
 use semel_core::id::MemberId;
 use semel_core::rfc3339;
 use semel_crypto::keys::PublicKey;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::target::{self, failed, mesh as find, mint, now};
 use crate::exit::{Exit, Failure, Form};
-use crate::print;
+use crate::{log, print};
 
 /// Members read at a time.
 const PAGE: i64 = 500;
@@ -73,7 +73,14 @@ pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
                 Ended::Done => {
                     // The brokers find out by themselves, only later.
                     let told = hints::tell_sessions_changed(&store, mint.uuid(), mesh.mesh_id);
-                    told.await.map_err(|error| failed(&error))
+                    if let Err(error) = told.await {
+                        let why = error.chain();
+                        log::say(&format!(
+                            "warning: {member} is revoked, and brokers that run could not be \
+                             told: {why}\nthey find out by themselves"
+                        ));
+                    }
+                    Ok(())
                 }
                 Ended::NotActive => {
                     let text = format!("error: {member} is not an active member");
@@ -134,7 +141,7 @@ pub(super) fn new_member(name: &str, key: &str, role: Role) -> Result<NewMember,
         member_id: mint.uuid(),
         name: name.to_owned(),
         role,
-        key_id: mint.client_message_id().to_string(),
+        key_id: format!("{OPERATORS_KEY}{}", mint.client_message_id()),
         pubkey: pubkey.to_hex().to_string(),
     })
 }

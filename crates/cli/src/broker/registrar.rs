@@ -11,7 +11,8 @@ use semel_registrar::http::{self, Operator};
 use semel_registrar::limits::{RETENTION_DAYS_MAX, RETENTION_DAYS_MIN};
 use semel_registrar::registrar::sweeper::{RetentionDays, nightly};
 use semel_registrar::registrar::{Registrar, StartError};
-use semel_registrar::store;
+use semel_registrar::store::{self, JOBS_DOMAIN};
+use semel_vital::Vital;
 
 use super::serve::Arguments;
 use super::target::{failed, now};
@@ -23,6 +24,7 @@ use crate::system::random;
 /// Proves the store fit and gives the paths to mount; refuses to start when it is not.
 pub(super) async fn routes(
     arguments: &Arguments,
+    vital: &Vital,
     broker_store: &Store,
     clock: &Arc<dyn Clock>,
     admin_token: Option<AdminToken>,
@@ -35,7 +37,9 @@ pub(super) async fn routes(
     let authority = arguments.authority_file.clone().or(beside);
     let retention = retention(arguments.registrar_retention_days)?;
     let registrar = start(authority, broker_store, clock).await?;
-    sweep_nightly(&registrar, retention);
+    // Approvals are kept beside the jobs that they let go on, in the engine's own file.
+    registrar.disown(JOBS_DOMAIN);
+    sweep_nightly(vital, &registrar, retention);
     Ok(router(registrar, admin_token))
 }
 
@@ -50,8 +54,8 @@ pub(crate) fn retention(days: u32) -> Result<RetentionDays, Failure> {
 }
 
 /// Old lines of its ledgers are forgotten at night, until the process ends.
-pub(crate) fn sweep_nightly(registrar: &Arc<Registrar>, retention: RetentionDays) {
-    drop(tokio::spawn(nightly(Arc::clone(registrar), retention)));
+pub(crate) fn sweep_nightly(vital: &Vital, registrar: &Arc<Registrar>, retention: RetentionDays) {
+    drop(vital.spawn("registrar", nightly(Arc::clone(registrar), retention)));
 }
 
 /// The registrar's paths for the broker's door.

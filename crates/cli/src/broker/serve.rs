@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 
 use semel_broker::connection::Broker;
@@ -19,16 +20,18 @@ use semel_broker::server;
 use semel_broker::store::Store;
 use semel_core::clock::{Clock, SystemClock};
 use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
+use semel_vital::{Ended, Vital};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use super::registrar;
 use super::target::{self, failed, mint, random_bytes, refused};
 use super::tls::Tls;
 use super::token;
 use crate::exit::{Exit, Failure};
-use crate::print;
-use crate::system::stopped;
+use crate::system::{plant, stop_after, stopped};
+use crate::{announce, log};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -76,7 +79,7 @@ pub(crate) struct Arguments {
 /// Bind, open, serve, wait: in this order, so that a taken port is told before a store is touched.
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tls = arguments.tls.open(arguments.listen)?;
-    tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
+    log::to_stderr();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let limiter = limiter(arguments, &clock)?;
     let admin_token = arguments.admin_token_file.as_deref().map(token::load).transpose()?;
@@ -86,24 +89,50 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let listener = TcpListener::bind(arguments.listen).await.map_err(io)?;
     let address = listener.local_addr().map_err(io)?;
     let store = arguments.target.open().await?;
-    let routes = registrar::routes(arguments, &store, &clock, admin_token.clone()).await?;
-    let broker = assemble(store, limiter, clock, admin_token).await?;
+    let vital = Vital::default();
+    plant(&vital, "broker");
+    let routes = registrar::routes(arguments, &vital, &store, &clock, admin_token.clone()).await?;
+    let broker = assemble(&vital, store, limiter, clock, admin_token).await?;
     let shutdown = stopped().map_err(io)?;
     let scheme = if tls.is_some() { "wss" } else { "ws" };
     let url = format!("{scheme}://{address}/v1/mesh");
     if arguments.json {
         let broker_id = broker.broker_id.to_string();
         let ready = json!({"event": "ready", "broker": url, "broker_id": broker_id});
-        print(&format!("{ready}\n"))?;
+        announce(&format!("{ready}\n"));
     } else {
-        print(&format!("the broker is ready at {url}\n"))?;
+        announce(&format!("the broker is ready at {url}\n"));
     }
     let options = server::Options { tls, routes, ..server::Options::default() };
-    server::serve_with(options, broker, listener, shutdown).await.map_err(io)
+    let (stop, stopping) = oneshot::channel::<()>();
+    let shutdown = async {
+        tokio::select! {
+            () = shutdown => {}
+            _ = stopping => {}
+        }
+    };
+    let mut serving = pin!(server::serve_with(options, broker, listener, shutdown));
+    let ended = tokio::select! {
+        served = &mut serving => return served.map_err(|error| broken(&error)),
+        ended = vital.ended() => ended,
+    };
+    let _ = stop.send(());
+    let stopping = async { serving.await.map_err(|error| broken(&error)) };
+    stop_after(Some(ended.into()), stopping).await
+}
+
+/// Why the door was closed before anybody has said so.
+pub(crate) fn broken(error: &std::io::Error) -> Failure {
+    let ended = error.get_ref().and_then(|source| source.downcast_ref::<Ended>());
+    match ended {
+        Some(ended) => (*ended).into(),
+        None => Failure::new(Exit::Unavailable, format!("error: the broker: {error}")),
+    }
 }
 
 /// A broker over this store, with everything that works beside it.
 pub(crate) async fn assemble(
+    vital: &Vital,
     store: Store,
     limiter: Limiter,
     clock: Arc<dyn Clock>,
@@ -113,7 +142,7 @@ pub(crate) async fn assemble(
     let broker_id = mint.uuid();
     let hints = Hints::over(&store, broker_id, Arc::clone(&hub)).map_err(refused)?;
     let hints = hints.map(|(hints, service)| {
-        drop(tokio::spawn(service.run()));
+        drop(vital.spawn("hints", service.run()));
         hints
     });
     let store_epoch = store.store_epoch().await.map_err(|error| failed(&error))?;
@@ -137,12 +166,13 @@ pub(crate) async fn assemble(
         admin_token,
     });
     // It ends with the process: every step of it is one transaction.
-    drop(tokio::spawn(housekeeping::run(
+    let housekeeping = housekeeping::run(
         broker.store.clone(),
         Arc::clone(&broker.clock),
         Arc::clone(broker.pipeline.metrics()),
         std::future::pending(),
-    )));
+    );
+    drop(vital.spawn("housekeeping", housekeeping));
     Ok(broker)
 }
 

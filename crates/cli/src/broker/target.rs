@@ -7,7 +7,7 @@ use semel_broker::store::{Mesh, PostgresStore, SqliteStore, Store};
 use semel_core::clock::{Clock, SystemClock};
 use semel_registrar::store as registrar;
 use semel_store::postgres::PostgresOptions;
-use semel_store::{OpenError, StoreError};
+use semel_store::{Fate, OpenError, StoreError};
 
 use crate::exit::{Exit, Failure, chain};
 use crate::progress;
@@ -30,6 +30,24 @@ impl Target {
     pub(super) fn sqlite_path(&self) -> Option<PathBuf> {
         let path = self.store.strip_prefix("sqlite:").filter(|path| !path.is_empty());
         path.map(PathBuf::from)
+    }
+
+    /// Opens a store that a broker has used before; makes none.
+    pub(super) async fn open_used(&self) -> Result<Store, Failure> {
+        let missing = match self.sqlite_path() {
+            Some(path) if !path.exists() => Some(format!("there is no store {}", path.display())),
+            Some(_) => None,
+            None if self.store.contains("://") => {
+                let found = PostgresStore::is_in(PostgresOptions::new(&self.store)).await;
+                let none = "there are no broker's tables in this database";
+                (!found.map_err(refused)?).then(|| none.to_owned())
+            }
+            None => None,
+        };
+        match missing {
+            Some(text) => Err(Failure::new(Exit::NotFound, format!("error: {text}"))),
+            None => self.open().await,
+        }
     }
 
     /// Opens the store, and migrates it.
@@ -79,6 +97,16 @@ pub(super) async fn mesh(store: &Store, slug: &str) -> Result<Mesh, Failure> {
     })
 }
 
+/// The store did not do it, or nobody can tell whether it did.
 pub(crate) fn failed(error: &StoreError) -> Failure {
-    Failure::new(Exit::Failed, format!("error: {}", error.chain()))
+    let why = error.chain();
+    match error.fate() {
+        Fate::Undone => Failure::new(Exit::Failed, format!("error: {why}")),
+        Fate::Uncertain => {
+            let text = format!(
+                "error: {why}\nnobody can tell whether it was done: look before you say it again"
+            );
+            Failure::new(Exit::Unknown, text)
+        }
+    }
 }

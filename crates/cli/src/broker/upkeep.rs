@@ -1,7 +1,9 @@
 //! What housekeeping does at night, by hand.
 
 use semel_broker::housekeeping::{self, SweepReport};
-use semel_broker::limits::AUDIT_LIST_MAX;
+use semel_broker::limits::{AUDIT_LIST_MAX, ORPHANS_LISTED_MAX};
+use semel_broker::store::Report;
+use semel_core::id::MemberId;
 use serde_json::json;
 
 use super::target::{self, failed, mesh as find, now};
@@ -32,7 +34,10 @@ pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
     let store = target.open().await?;
     let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
     let shown = progress::show("sweeping");
-    let swept = housekeeping::sweep_once(&store, &meshes, now()).await;
+    // Whichever clock is earlier: what is deleted does not come back.
+    let theirs = store.now().await.map_err(|error| failed(&error))?;
+    let now = theirs.map_or(now(), |theirs| theirs.min(now()));
+    let swept = housekeeping::sweep_once(&store, &meshes, now).await;
     drop(shown);
     let SweepReport { ids, messages, audit_events, unfinished, failures } = swept;
     let what = format!("ids forgotten {ids}, messages deleted {messages}");
@@ -63,19 +68,16 @@ pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
                 continue;
             }
         };
-        let findings = report.findings();
-        wrong += findings.iter().map(|(_, count)| count).sum::<u64>();
-        let line = if arguments.json {
-            let findings: serde_json::Map<_, _> =
-                findings.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect();
-            json!({"mesh": slug, "rows": report.rows, "findings": findings}).to_string()
-        } else {
-            let found = findings.iter().filter(|(_, count)| *count > 0);
-            let found: Vec<String> = found.map(|(name, count)| format!("{name} {count}")).collect();
-            let found = if found.is_empty() { "consistent".to_owned() } else { found.join(", ") };
-            format!("{slug}: {} rows, {found}", report.rows)
+        wrong += report.findings().iter().map(|(_, count)| count).sum::<u64>();
+        let orphans = match report.dedupe_without_message {
+            0 => Vec::new(),
+            _ => {
+                let found = store.dedupe_orphans(mesh.mesh_id, ORPHANS_LISTED_MAX).await;
+                found.map_err(|error| failed(&error))?
+            }
         };
-        print(&format!("{line}\n"))?;
+        let form = Form::of_flag(arguments.json);
+        print(&format!("{}\n", checked(form, slug, &report, &orphans)))?;
     }
     if !failures.is_empty() {
         return Err(Failure::new(Exit::Failed, format!("error: {}", failures.join("\nerror: "))));
@@ -85,6 +87,38 @@ pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Failed, text));
     }
     Ok(())
+}
+
+/// What was found in one mesh, and the ids that promise a message which is not there: their senders
+/// can send them again.
+fn checked(form: Form, slug: &str, report: &Report, orphans: &[(MemberId, String)]) -> String {
+    let (findings, rows) = (report.findings(), report.rows);
+    match form {
+        Form::Text => {
+            let found = findings.iter().filter(|(_, count)| *count > 0);
+            let found: Vec<String> = found.map(|(name, count)| format!("{name} {count}")).collect();
+            let found = if found.is_empty() { "consistent".to_owned() } else { found.join(", ") };
+            let mut lines = vec![format!("{slug}: {rows} rows, {found}")];
+            let orphan = |(member, id): &(MemberId, String)| {
+                format!("{slug}: no message under the id {id:?} of {member}")
+            };
+            lines.extend(orphans.iter().map(orphan));
+            lines.join("\n")
+        }
+        Form::Json => {
+            let findings: serde_json::Map<_, _> =
+                findings.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect();
+            let mut document = json!({"mesh": slug, "rows": rows, "findings": findings});
+            if !orphans.is_empty() {
+                let orphan = |(member, id): &(MemberId, String)| {
+                    let member_id = member.to_string();
+                    json!({"member_id": member_id, "client_message_id": id})
+                };
+                document["ids_without_message"] = orphans.iter().map(orphan).collect();
+            }
+            document.to_string()
+        }
+    }
 }
 
 pub(super) async fn audit(arguments: &AuditArguments) -> Result<(), Failure> {

@@ -60,7 +60,7 @@ pub(super) async fn status(arguments: &Simple) -> Result<(), Failure> {
             Some(Value::Null) | None => "–".to_owned(),
             Some(other) => other.to_string(),
         };
-        format!(
+        let mut shown = format!(
             "mesh       {}\nbroker     {} since {}\nlast error {}\nwaiting    {}\non the wire {}\n\
              given up   {}\noutbox     {}\nup         {} s\n",
             text("mesh"),
@@ -72,7 +72,14 @@ pub(super) async fn status(arguments: &Simple) -> Result<(), Failure> {
             text("dead"),
             text("outbox_pressure"),
             text("uptime_s"),
-        )
+        );
+        if health.get("inbox_full") == Some(&Value::Bool(true)) {
+            shown.push_str("inbox      full of what nobody has read; more waits at the broker\n");
+        }
+        if health.get("set_aside").is_some_and(|count| count != 0) {
+            shown.push_str(&format!("set aside  {}\n", text("set_aside")));
+        }
+        shown
     })
 }
 

@@ -131,11 +131,8 @@ impl Ephemeral {
         clock: Arc<dyn Clock>,
     ) -> Result<(Membership, BrokerApi), Failure> {
         let entered = enter(&self.link, self.name.clone(), keys, tls, clock).await;
-        entered.map_err(|error| match &error {
-            // Whether the invite was used is not known: the keys that it let in are gone.
-            ApiError::Away(_) => Failure::new(Exit::Unavailable, format!("error: {error}")),
-            ApiError::Refused(_) => failed(&error, self.form),
-        })
+        // Without an answer the invite may be used up: the keys that it let in are gone.
+        entered.map_err(|error| failed(&error, self.form))
     }
 }
 
@@ -162,6 +159,7 @@ pub(super) async fn end(engine: &Engine, pubkey: &str) -> Result<(), Failure> {
             tracing::error!(%error, pubkey, "the mesh was not left");
             let exit = match &error {
                 ApiError::Away(_) => Exit::Unavailable,
+                ApiError::Refused(problem) if problem.code == Code::OutcomeUnknown => Exit::Unknown,
                 ApiError::Refused(_) => Exit::Failed,
             };
             let text = format!(

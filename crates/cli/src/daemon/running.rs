@@ -12,6 +12,7 @@ use semel_api::part::Part;
 use semel_api::{Api, ApiOptions, access};
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::mint::IdMint;
+use semel_core::plausible::SweepClock;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::broker_api::BrokerApi;
 use semel_daemon::config::Config;
@@ -22,6 +23,7 @@ use semel_daemon::http::{self, Member};
 use semel_daemon::identity::{Identity, Membership, Sources};
 use semel_daemon::link::{Fatal, LinkOptions};
 use semel_daemon::token::Tokens;
+use semel_vital::Vital;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -57,6 +59,7 @@ pub(crate) struct RunningDaemon {
     home: Arc<LockedHome>,
     doors: Vec<JoinHandle<std::io::Result<()>>>,
     stop: watch::Sender<bool>,
+    vital: Vital,
 }
 
 fn refused(text: impl std::fmt::Display) -> Failure {
@@ -121,17 +124,19 @@ impl RunningDaemon {
         let parts = [vec![own], start.parts].concat();
         let api = Api::new(api_options(&config), tokens, clock, parts);
         let socket = home.home().socket_path().map_err(|error| refused(chain(&error)))?;
-        let (stop, stopping) = watch::channel(false);
+        let ((stop, stopping), vital) = (watch::channel(false), Vital::default());
+        system::plant(&vital, "daemon");
         let listener = bind_socket(&socket)
             .map_err(|error| refused(format_args!("{}: {error}", socket.display())))?;
-        let mut doors = vec![door(&api, Listener::Socket(listener), &stopping)];
+        let mut doors =
+            vec![vital.spawn("socket", door(&api, Listener::Socket(listener), &stopping))];
         let mut address = None;
         if let Some(listen) = start.api_listen {
             let listener = TcpListener::bind(listen).await.map_err(|error| {
                 Failure::new(Exit::Unavailable, format!("error: {listen}: {error}"))
             })?;
             address = listener.local_addr().ok();
-            doors.push(door(&api, Listener::Tcp(listener), &stopping));
+            doors.push(vital.spawn("api", door(&api, Listener::Tcp(listener), &stopping)));
         }
         let port = address.map(|address| address.port());
         home.announce(std::process::id(), port).map_err(|error| refused(chain(&error)))?;
@@ -139,7 +144,19 @@ impl RunningDaemon {
             Some(_) => IdentityKind::Ephemeral,
             None => IdentityKind::Persistent,
         };
-        Ok(Self { mesh, engine, socket, api: address, membership, pubkey, kind, home, doors, stop })
+        Ok(Self {
+            mesh,
+            engine,
+            socket,
+            api: address,
+            membership,
+            pubkey,
+            kind,
+            home,
+            doors,
+            stop,
+            vital,
+        })
     }
 
     /// Reads the configuration again; what can change while it runs does.
@@ -161,7 +178,11 @@ impl RunningDaemon {
 
     /// Why the daemon must end, once it must.
     pub(crate) async fn ended(&self) -> Failure {
-        match self.engine.ended().await {
+        let fatal = tokio::select! {
+            fatal = self.engine.ended() => fatal,
+            ended = self.vital.ended() => return ended.into(),
+        };
+        match fatal {
             Fatal::Replaced => Failure::new(
                 Exit::Failed,
                 "error: another daemon speaks for this member now: a copy of this folder, or \
@@ -175,12 +196,16 @@ impl RunningDaemon {
             }
             Fatal::Feature(detail) => refused(format_args!("the broker does not fit: {detail}")),
             Fatal::Unfit(detail) => refused(detail),
+            Fatal::Broken(detail) => {
+                Failure::new(Exit::Broken, format!("error: the daemon cannot go on: {detail}"))
+            }
         }
     }
 
     /// Stops in order: calls end, who is ephemeral leaves the mesh, what was handed in is on disk,
     /// the folder is free. What fails meanwhile is told after that.
     pub(crate) async fn stop(self) -> Result<(), Failure> {
+        self.vital.stop();
         self.stop.send_replace(true);
         for door in self.doors {
             let _ = door.await;
@@ -305,6 +330,8 @@ fn link_options(
         max_age_hours_override: config.outbox.max_age_hours_override,
         answer_timeout: LinkOptions::ANSWER_TIMEOUT,
         expire_interval: LinkOptions::EXPIRE_INTERVAL,
+        steady_after: LinkOptions::STEADY_AFTER,
+        sweep_clock: SweepClock::new(),
         random: Arc::new(random),
     }
 }
@@ -343,10 +370,10 @@ fn door(
     api: &Arc<Api>,
     listener: Listener,
     stop: &watch::Receiver<bool>,
-) -> JoinHandle<std::io::Result<()>> {
+) -> impl Future<Output = std::io::Result<()>> + use<> {
     let mut stop = stop.clone();
     let shutdown = async move { drop(stop.wait_for(|stop| *stop).await) };
-    tokio::spawn(serve(Arc::clone(api), listener, shutdown))
+    serve(Arc::clone(api), listener, shutdown)
 }
 
 /// The first port that is free, from the usual one on.

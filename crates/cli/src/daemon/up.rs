@@ -21,8 +21,8 @@ use super::running::{RunningDaemon, Start, usual_api};
 use super::tls::Trust;
 use crate::exit::{Exit, Failure, Form};
 use crate::local::Local;
-use crate::system::stopped;
-use crate::{print, progress};
+use crate::system::{stop_after, stopped};
+use crate::{announce, log, print, progress};
 
 /// How long a daemon in the background may take until it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -68,10 +68,10 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         return detach(home.folder(), &std::env::args().skip(1).collect::<Vec<_>>()).await;
     }
     if arguments.log_file {
-        let log = LogFile::new(&home, Rotation::default(), Arc::new(SystemClock::new()));
-        tracing_subscriber::fmt().json().with_writer(Arc::new(log)).init();
+        let file = LogFile::new(&home, Rotation::default(), Arc::new(SystemClock::new()));
+        log::to_file(file);
     } else {
-        tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
+        log::to_stderr();
     }
     let broker = match &ephemeral {
         Some(ephemeral) => ephemeral.link.broker_url.clone(),
@@ -94,13 +94,10 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let access = if arguments.read_only { Access::ReadOnly } else { Access::Full };
     let to_start = Start { home, api_listen, tls, parts: Vec::new(), ephemeral, access };
     let daemon = start(to_start, arguments.api_listen.is_some()).await?;
+    ready(&daemon, arguments.local.form());
     // Whatever happens from here on, it ends in order.
-    let ended = match ready(&daemon, arguments.local.form()) {
-        Ok(()) => until_end(&daemon, shutdown, ttl).await,
-        Err(failure) => Some(failure),
-    };
-    let stopped = daemon.stop().await;
-    ended.map_or(stopped, Err)
+    let ended = until_end(&daemon, shutdown, ttl).await;
+    stop_after(ended, daemon.stop()).await
 }
 
 /// Comes back when somebody says so, when its time is over, or when it must: why it must.
@@ -150,7 +147,7 @@ async fn start(start: Start, port_was_asked_for: bool) -> Result<RunningDaemon, 
     RunningDaemon::start(Start { api_listen, ..start }).await
 }
 
-fn ready(daemon: &RunningDaemon, form: Form) -> Result<(), Failure> {
+fn ready(daemon: &RunningDaemon, form: Form) {
     let api = daemon.api.map(|address| format!("http://{address}"));
     let socket = daemon.socket.display().to_string();
     match form {
@@ -166,7 +163,7 @@ fn ready(daemon: &RunningDaemon, form: Form) -> Result<(), Failure> {
                 "broker": daemon.membership.broker,
                 "identity": daemon.kind.as_str(),
             });
-            print(&format!("{ready}\n"))
+            announce(&format!("{ready}\n"));
         }
         Form::Text => {
             let api = api.map(|api| format!("\n  api     {api}")).unwrap_or_default();
@@ -176,7 +173,7 @@ fn ready(daemon: &RunningDaemon, form: Form) -> Result<(), Failure> {
                     format!("\n  member  {:?}, until it ends", daemon.membership.name)
                 }
             };
-            print(&format!("the daemon is ready\n  socket  {socket}{api}{member}\n"))
+            announce(&format!("the daemon is ready\n  socket  {socket}{api}{member}\n"));
         }
     }
 }

@@ -9,6 +9,7 @@ use semel_client::Client;
 use semel_daemon::home::{Complete, Home, HomeFile};
 use semel_daemon::identity::Membership;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::Finding;
@@ -16,7 +17,10 @@ use super::folders::is_locked;
 use crate::daemon::home::{command, start_command};
 use crate::exit::chain;
 
-/// A broker that is there takes a connection by then.
+/// What is read of an answer.
+const ANSWER_BYTES_MAX: u64 = 4096;
+
+/// A broker that is there takes a connection by then, and answers within as long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) async fn look(root: &Path) -> Vec<Finding> {
@@ -25,28 +29,53 @@ pub(super) async fn look(root: &Path) -> Vec<Finding> {
     for home in &homes {
         let runs = daemon(home).await;
         findings.extend(token(home).await);
-        findings.push(runs);
+        findings.extend(runs);
         findings.extend(broker(home).await);
     }
+    findings.extend(engine(root).await);
     findings
 }
 
-async fn daemon(home: &Home) -> Finding {
+/// An engine that runs alone; under `semel up` its daemon answers for it.
+async fn engine(root: &Path) -> Option<Finding> {
+    let folder = root.join("jobs");
+    if !is_locked(&folder.join("lock")) {
+        return None;
+    }
+    let check = "job engine".to_owned();
+    let socket = folder.join("sock");
+    if !socket.exists() {
+        return None;
+    }
+    let to_do = "look at its disk or its database, and at its log";
+    Some(match Client::socket(socket).get("/v1/health").await {
+        Ok(answer) if answer.is_success() => Finding::sound(check, "it runs, and its store works"),
+        Ok(answer) => Finding::problem(check, format!("it runs, but {}", answer.detail()), to_do),
+        Err(error) => Finding::problem(check, format!("it runs, but {}", chain(&error)), to_do),
+    })
+}
+
+async fn daemon(home: &Home) -> Vec<Finding> {
     let mesh = home.mesh();
     let check = format!("daemon of {mesh}");
     let socket = match home.socket_path() {
         Ok(socket) => socket,
-        Err(error) => return Finding::problem(check, chain(&error), "choose a shorter --home DIR"),
+        Err(error) => {
+            return vec![Finding::problem(check, chain(&error), "choose a shorter --home DIR")];
+        }
     };
-    match Client::socket(socket).get("/v1/health").await {
+    let runs = match Client::socket(socket).get("/v1/health").await {
         Ok(answer) if answer.is_success() => {
             let text = |name: &str| answer.body.get(name).and_then(Value::as_str).unwrap_or("–");
             let detail = format!("it runs; its broker is {}", text("state"));
-            if answer.body.get("connected") == Some(&Value::Bool(true)) {
-                return Finding::sound(check, detail);
-            }
-            let detail = format!("{detail}: {}", text("last_error"));
-            Finding::warning(check, detail, "nothing is lost; look at the broker")
+            let connected = match answer.body.get("connected") {
+                Some(Value::Bool(true)) => Finding::sound(check, detail),
+                _ => {
+                    let detail = format!("{detail}: {}", text("last_error"));
+                    Finding::warning(check, detail, "nothing is lost; look at the broker")
+                }
+            };
+            return std::iter::once(connected).chain(inbox(home, &answer.body)).collect();
         }
         Ok(answer) => {
             let detail = format!("it answers {}: {}", answer.status, answer.detail());
@@ -57,7 +86,29 @@ async fn daemon(home: &Home) -> Finding {
             Finding::problem(check, detail, command("daemon restart", home))
         }
         Err(_) => Finding::warning(check, "it does not run", start_command(home)),
+    };
+    vec![runs]
+}
+
+/// What arrived and is not where it should be.
+fn inbox(home: &Home, health: &Value) -> Vec<Finding> {
+    let check = format!("inbox of {}", home.mesh());
+    let mut findings = Vec::new();
+    if health.get("inbox_full") == Some(&Value::Bool(true)) {
+        let detail = "inbox_full: messages that nobody has read fill it; what comes next waits at \
+                      the broker";
+        let to_do = format!(
+            "read them and say so ({} ID), or raise inbox.max_bytes",
+            command("inbox ack", home)
+        );
+        findings.push(Finding::problem(check.clone(), detail, to_do));
     }
+    let aside = health.get("set_aside").and_then(Value::as_u64).unwrap_or(0);
+    if aside > 0 {
+        let detail = format!("{aside} of what arrived could not be taken and is set aside");
+        findings.push(Finding::warning(check, detail, command("inbox aside", home)));
+    }
+    findings
 }
 
 /// Whether the token in the file is the one that the daemon takes over TCP.
@@ -104,13 +155,42 @@ async fn broker(home: &Home) -> Option<Finding> {
     };
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&place)).await;
     let why = match connected {
-        Ok(Ok(_)) => return Some(Finding::sound(check, format!("{place} can be reached"))),
+        Ok(Ok(stream)) => {
+            let asked = not_ready(stream, &place);
+            let asked = match url.starts_with("ws://") {
+                true => tokio::time::timeout(CONNECT_TIMEOUT, asked).await,
+                // Whoever speaks TLS is asked by its own daemon alone.
+                false => Ok(None),
+            };
+            return Some(match asked {
+                Ok(None) => Finding::sound(check, format!("{place} can be reached")),
+                Ok(Some(why)) => {
+                    let detail = format!("{place} is not ready: {why}");
+                    Finding::problem(check, detail, "look at the broker, its disk and its log")
+                }
+                Err(_) => {
+                    let detail = format!("{place} takes connections and does not answer");
+                    Finding::problem(check, detail, "look at the broker and its log")
+                }
+            });
+        }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),
     };
     let detail = format!("{place} cannot be reached: {why}");
     let to_do = "start it, or look at the network; what is sent meanwhile stays queued";
     Some(Finding::warning(check, detail, to_do))
+}
+
+/// Why a broker cannot do its work now, as far as it says so.
+async fn not_ready(mut stream: TcpStream, place: &str) -> Option<String> {
+    let ask = format!("GET /readyz HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await.ok()?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, why) = answer.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 503").then(|| why.trim().to_owned())
 }
 
 /// `host:port` of a broker's address.
@@ -125,6 +205,32 @@ fn place(url: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_broker_that_is_not_ready_says_why() {
+        for (answer, why) in [
+            ("HTTP/1.1 200 OK\r\n\r\nready\n", None),
+            (
+                "HTTP/1.1 503 Service Unavailable\r\n\r\nthe disk is full\n",
+                Some("the disk is full"),
+            ),
+            ("something else", None),
+        ] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let serving = async {
+                let mut stream = listener.accept().await.unwrap().0;
+                // All of it: what is left unread when it closes would take the answer along.
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    asked.push(stream.read_u8().await.unwrap());
+                }
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            };
+            let (found, ()) = tokio::join!(not_ready(stream, "broker"), serving);
+            assert_eq!(found.as_deref(), why);
+        }
+    }
 
     #[test]
     fn a_broker_without_a_port_has_its_schemes() {

@@ -19,7 +19,7 @@ use semel_store::sqlite::{LastStop, look};
 
 use super::Finding;
 use super::folders::is_locked;
-use crate::daemon::home::command;
+use crate::daemon::home::{command, home_words};
 use crate::exit::chain;
 use crate::system::{now, random};
 use crate::up::broker_folder;
@@ -58,7 +58,7 @@ fn expected(root: &Path) -> Vec<Expected> {
             application_id: jobs::APPLICATION_ID,
             migrations: vec![jobs::MIGRATIONS, registrar::MIGRATIONS],
             lock: root.join("jobs/lock"),
-            repair: "put back a good copy of it".to_owned(),
+            repair: format!("semel job restore --in BACKUP --force{}", home_words(root)),
         },
     ];
     for home in homes {

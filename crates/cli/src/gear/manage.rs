@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use semel_jobs::config::Config;
 use semel_jobs::gear::load::{built_in, load};
 use semel_jobs::gear::manifest::Manifest;
 use semel_jobs::gear::package::{self, State};
@@ -73,7 +74,7 @@ pub(super) async fn missing(weaker: Weaker) -> Result<Vec<Ability>, Failure> {
 }
 
 pub(super) fn list(home: &Path, form: Form) -> Result<(), Failure> {
-    let registry = load(home, shim()?, ports::ports(None, Vec::new()));
+    let registry = load(home, shim()?, ports::ports(None, &Config::default()));
     let registry = registry.map_err(|error| failed(chain(&error)))?;
     let gears = registry.list();
     print(&match form {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_jobs::config::Config;
 use semel_jobs::gear::trial::Trial;
 use semel_jobs::gear::{
     Desk, Ended, Failure as GearFailure, FailureClass, Later, Output, Report, SubJob, SubJobEnded,
@@ -56,7 +57,7 @@ impl Desk for Shown {
                 format!("{percent} %: {}", message.as_deref().unwrap_or_default())
             }
         };
-        eprintln!("{line}");
+        crate::log::say(&line);
     }
 
     fn sub_job(&self, asked: SubJob) -> Later<'_, SubJobEnded> {
@@ -73,7 +74,7 @@ pub(super) async fn run(home: &Path, arguments: &Arguments) -> Result<(), Failur
         false => Weaker::Refused,
     };
     let missing = missing(weaker).await?;
-    let environment = ports::ports(None, Vec::new()).environment;
+    let environment = ports::ports(None, &Config::default()).environment;
     let trial = Trial::new(home, &arguments.folder, shim()?, environment, &missing);
     let trial = trial.map_err(|error| failed(chain(&error)))?;
     let document = trial.gear().document();
@@ -105,7 +106,7 @@ fn shown(ended: &Ended, form: Form) -> Result<(), Failure> {
                 Form::Text => format!("{value}\n"),
             });
         }
-        Ended::Done(Output::Artifact(path)) => {
+        Ended::Done(Output::Artifact(path) | Output::With { file: path, .. }) => {
             let path = path.display().to_string();
             return print(&match form {
                 Form::Json => format!("{}\n", json!({"ended": "done", "artifact": path})),

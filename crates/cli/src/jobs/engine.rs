@@ -13,16 +13,20 @@ use semel_core::id::JobId;
 use semel_core::mint::IdMint;
 use semel_jobs::config::Config;
 use semel_jobs::engine::{Engine, EngineOptions, Parts};
+use semel_jobs::gear::builtin::mesh::MeshPort;
+use semel_jobs::gear::leftovers;
 use semel_jobs::gear::load::Loader;
 use semel_jobs::gear::registry::Registry;
 use semel_jobs::limits;
+use semel_jobs::restore;
 use semel_jobs::store::postgres::{Signal, Signals};
-use semel_jobs::store::{PostgresStore, SqliteStore, Store, postgres, sqlite};
+use semel_jobs::store::{PostgresStore, SqliteStore, Store, postgres};
 use semel_registrar::registrar::Registrar;
 use semel_registrar::registrar::sweeper::RetentionDays;
 use semel_registrar::store as registrar;
 use semel_store::postgres::{Postgres, PostgresOptions};
-use semel_store::sqlite::{Sqlite, SqliteOptions};
+use semel_store::sqlite::Sqlite;
+use semel_vital::Vital;
 use tokio::task::JoinSet;
 
 use super::intake;
@@ -30,7 +34,7 @@ use crate::broker::token;
 use crate::exit::{Exit, Failure, chain};
 use crate::gear::ports::ports;
 use crate::gear::shim;
-use crate::system::{end, random};
+use crate::system::{end, now, random};
 
 /// What an engine is started with.
 pub(crate) struct Start<'a> {
@@ -49,17 +53,23 @@ pub(crate) struct RunningJobs {
     pub(crate) engine: Arc<Engine>,
     config: Config,
     daemon: Option<PathBuf>,
+    root: PathBuf,
     loader: Arc<Loader>,
+    mesh: Option<Arc<dyn MeshPort>>,
     /// What goes on beside the engine's own work.
     beside: JoinSet<()>,
+    vital: Vital,
     /// Nobody else works in this folder.
     _lock: File,
 }
 
+/// How often it is looked for what killed programs have left.
+const PURGE: Duration = Duration::from_secs(10 * 60);
+
 /// How often it is looked for gears that were installed or changed.
 const REFRESH: Duration = Duration::from_secs(2);
 
-fn refused(text: impl std::fmt::Display) -> Failure {
+pub(super) fn refused(text: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Refused, format!("error: {text}"))
 }
 
@@ -78,16 +88,21 @@ impl RunningJobs {
         };
         if let Store::Sqlite(store) = &store {
             // The lock says that nobody else works here, so that no lease has to be waited for.
-            let until = clock.wall().saturating_add(limits::GEARS_OUTLIVE);
-            store.end_claims(until).await.map_err(|error| refused(error.chain()))?;
+            let (now, uptime) = (clock.wall(), clock.uptime());
+            let until = now.saturating_add(limits::GEARS_OUTLIVE);
+            store.begin_life(now, uptime, until).await.map_err(|error| refused(error.chain()))?;
         }
         let nonces = Arc::new(|| random().to_ne_bytes());
-        let authority = Some(token::authority(&folder.join("authority"))?);
+        let authority = token::authority(&folder.join("authority"))?;
+        // Every home has a key of its own, and so a name that no other has.
+        let home_name = authority.public().to_hex().to_string();
+        let authority = Some(authority);
         let registrar =
             Registrar::start(registrar_store, Arc::clone(&clock), nonces, authority).await;
         let registrar = registrar.map_err(|error| refused(chain(&error)))?;
         let daemon = start.daemon.clone().map(Client::socket);
-        let ports = ports(daemon, config.private_hosts.clone());
+        let ports = ports(daemon, &config);
+        let mesh = ports.mesh.clone();
         let loader = Arc::new(Loader::new(start.root, shim()?, ports));
         let gears = Arc::new(Registry::default());
         loader.refresh(&gears).map_err(|error| refused(chain(&error)))?;
@@ -95,6 +110,7 @@ impl RunningJobs {
         let id: JobId = mint.uuid();
         let mut options = EngineOptions::new(format!("engine-{id}"), folder.join("work"));
         options.registrar_retention = start.retention;
+        options.home = start.store.map(|_| home_name.clone());
         config.tune(&mut options).map_err(|error| refused(chain(&error)))?;
         let parts = Parts {
             store,
@@ -108,29 +124,47 @@ impl RunningJobs {
         };
         let engine = Engine::open(parts, options).await;
         let engine = Arc::new(engine.map_err(|error| refused(error.chain()))?);
-        let (daemon, beside) = (start.daemon, JoinSet::new());
-        Ok(Self { engine, config, daemon, loader, beside, _lock: lock })
+        let (daemon, beside, vital) = (start.daemon, JoinSet::new(), Vital::default());
+        let root = start.root.to_owned();
+        Ok(Self { engine, config, daemon, root, loader, mesh, beside, vital, _lock: lock })
     }
 
     /// Begins, once everything that gears call is ready.
     pub(crate) fn work(&mut self) -> Result<(), Failure> {
         if let Store::Postgres(store) = self.engine.store() {
             let signals = store.listen().map_err(|error| refused(chain(&error)))?;
-            self.beside.spawn(listen(Arc::clone(&self.engine), signals));
+            let listening = listen(Arc::clone(&self.engine), signals);
+            self.beside.spawn(self.vital.keep("signals", listening));
+        }
+        if let Some(mesh) = self.mesh.clone() {
+            // So that the first message knows as whom it leaves.
+            self.beside.spawn(async move { drop(mesh.learn_sender().await) });
         }
         self.engine.work();
-        self.beside.spawn(refresh(Arc::clone(&self.engine), Arc::clone(&self.loader)));
+        let refreshing = refresh(Arc::clone(&self.engine), Arc::clone(&self.loader));
+        self.beside.spawn(self.vital.keep("gears", refreshing));
+        self.beside.spawn(self.vital.keep("leftovers", purge(self.root.clone())));
         if let Some(socket) = &self.daemon {
             for place in &self.config.from {
                 let engine = Arc::clone(&self.engine);
-                self.beside.spawn(intake::run(engine, Client::socket(socket), place.clone()));
+                let taking = intake::run(engine, Client::socket(socket), place.clone());
+                self.beside.spawn(self.vital.keep("intake", taking));
             }
         }
         Ok(())
     }
 
+    /// Why the engine must end, once it must.
+    pub(crate) async fn ended(&self) -> Failure {
+        tokio::select! {
+            ended = self.vital.ended() => ended.into(),
+            ended = self.engine.ended() => ended.into(),
+        }
+    }
+
     /// Stops in order.
     pub(crate) async fn stop(mut self) {
+        self.vital.stop();
         self.beside.shutdown().await;
         self.engine.stop().await;
     }
@@ -168,7 +202,10 @@ fn config(folder: &Path) -> Result<Config, Failure> {
 }
 
 /// The engine's tables and the registrar's in one database, which other engines may share.
-async fn shared(address: &str, clock: &dyn Clock) -> Result<(Store, registrar::Store), Failure> {
+pub(super) async fn shared(
+    address: &str,
+    clock: &dyn Clock,
+) -> Result<(Store, registrar::Store), Failure> {
     let migrations = [postgres::MIGRATIONS, registrar::postgres::MIGRATIONS];
     let options = PostgresOptions::new(address);
     let opened = Postgres::open(options, &migrations, clock.wall().0).await;
@@ -187,23 +224,37 @@ async fn listen(engine: Arc<Engine>, mut signals: Signals) {
     }
 }
 
+/// What killed programs have left is removed while the engine runs.
+async fn purge(root: PathBuf) {
+    let mut looks = tokio::time::interval(PURGE);
+    loop {
+        looks.tick().await;
+        let root = root.clone();
+        let purged = tokio::task::spawn_blocking(move || leftovers::purge(&root, now())).await;
+        if purged.is_err() {
+            // What panicked is tried again; the hook has said where.
+            tracing::error!("what killed programs have left could not be removed");
+        }
+    }
+}
+
 /// Gears are installed, enabled and disabled while the engine runs.
 async fn refresh(engine: Arc<Engine>, loader: Arc<Loader>) {
     loop {
         tokio::time::sleep(REFRESH).await;
         let (engine, loader) = (Arc::clone(&engine), Arc::clone(&loader));
         let refreshed = tokio::task::spawn_blocking(move || loader.refresh(engine.gears())).await;
-        if let Ok(Err(error)) = refreshed {
-            tracing::warn!(error = chain(&error), "the gears could not be read");
+        match refreshed {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(error = chain(&error), "the gears could not be read"),
+            // What panicked is tried again; the hook has said where.
+            Err(_) => tracing::error!("the gears could not be read"),
         }
     }
 }
 
 fn embedded(path: &Path, clock: &dyn Clock) -> Result<(Store, registrar::Store), Failure> {
-    let migrations = vec![sqlite::MIGRATIONS, registrar::sqlite::MIGRATIONS];
-    let now_ms = clock.wall().0;
-    let options =
-        SqliteOptions::new(path, sqlite::APPLICATION_ID, migrations, now_ms, Arc::new(end));
+    let options = restore::options(path, clock.wall(), Arc::new(end));
     let file = Sqlite::open(&options).map_err(|error| refused(chain(&error)))?;
     let file = Arc::new(file);
     let registrar = registrar::Store::Sqlite(registrar::SqliteStore::new(Arc::clone(&file)));

@@ -14,6 +14,10 @@ use serde_json::{Value, json};
 const LEASE_MS: u64 = 60_000;
 /// Between two looks at a queue that was empty, or a daemon that was not there.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Bytes that are kept of a message that is no job: the daemon takes no more in one call.
+const ASIDE_BYTES_MAX: usize = 256 << 10;
+/// Bytes of why it is none.
+const REASON_BYTES_MAX: usize = 1000;
 /// Messages per look.
 const PAGE: u64 = 50;
 
@@ -39,7 +43,7 @@ async fn from_queue(engine: &Engine, client: &Client, queue: &str) -> Result<usi
     let items = items(&taken);
     let mut done = Vec::new();
     for item in &items {
-        take(engine, item).await?;
+        take(engine, client, item).await?;
         done.extend(item.get("seq").cloned());
     }
     if !done.is_empty() {
@@ -55,10 +59,10 @@ async fn from_topic(engine: &Engine, client: &Client, topic: &str) -> Result<usi
     let found = asked(client.get(&query).await)?;
     let items = items(&found);
     for item in &items {
-        take(engine, item).await?;
+        take(engine, client, item).await?;
     }
     if let Some(id) = items.last().and_then(|item| item.get("id")) {
-        let body = json!({"reader": reader, "id": id});
+        let body = json!({"reader": reader, "id": id, "topic": topic});
         asked(client.post("/v1/inbox/ack", &body, None).await)?;
     }
     Ok(items.len())
@@ -73,11 +77,14 @@ fn items(document: &Value) -> Vec<Value> {
     document.get("items").and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// A message that is no job is logged and left alone: it would never become one.
-async fn take(engine: &Engine, item: &Value) -> Result<(), String> {
+/// A message that is no job would never become one: it is set aside, where its operator finds it,
+/// before it is acknowledged.
+async fn take(engine: &Engine, client: &Client, item: &Value) -> Result<(), String> {
     let text = |name: &str| item.get(name).and_then(Value::as_str);
     let (sender, id) = (text("sender_pubkey"), text("client_message_id"));
-    let (Some(sender), Some(id)) = (sender, id) else { return Ok(()) };
+    let (Some(sender), Some(id)) = (sender, id) else {
+        return set_aside(client, item, "it does not say who sent it").await;
+    };
     let key = format!("mesh:{sender}:{id}");
     let body: Value = serde_json::from_str(text("body").unwrap_or_default()).unwrap_or_default();
     let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -98,8 +105,22 @@ async fn take(engine: &Engine, item: &Value) -> Result<(), String> {
         }
         Err(Refused::Refusal(refusal)) => {
             tracing::warn!(key, %refusal, "a message is no job");
-            Ok(())
+            set_aside(client, item, &refusal.to_string()).await
         }
-        Err(Refused::Store(error)) => Err(error.chain()),
+        Err(Refused::Store(error) | Refused::Unknown(_, error)) => Err(error.chain()),
     }
+}
+
+/// Kept by the daemon, once, however often it comes.
+async fn set_aside(client: &Client, item: &Value, reason: &str) -> Result<(), String> {
+    let (reason, message) = (cut(reason, REASON_BYTES_MAX), item.to_string());
+    let mut body = json!({"reason": reason, "message": cut(&message, ASIDE_BYTES_MAX)});
+    if let Some(seq) = item.get("seq").filter(|seq| seq.is_u64()) {
+        body["seq"] = seq.clone();
+    }
+    asked(client.post("/v1/inbox/aside", &body, None).await).map(drop)
+}
+
+fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
 }

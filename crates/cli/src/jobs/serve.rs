@@ -10,6 +10,8 @@ use semel_api::{Api, ApiOptions};
 use semel_core::clock::{Clock, SystemClock};
 use semel_jobs::http;
 use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
+use semel_registrar::local;
+use semel_vital::Vital;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -18,8 +20,8 @@ use super::{RunningJobs, Start, about};
 use crate::broker::{registrar, token};
 use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, Form};
-use crate::print;
-use crate::system::{loopback, stopped};
+use crate::system::{loopback, plant, stop_after, stopped};
+use crate::{announce, log};
 
 /// Run an engine alone
 ///
@@ -47,7 +49,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
+    log::to_stderr();
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
     let root = arguments.home.find()?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
@@ -58,40 +60,52 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tokens = Arc::new(FileToken(token::load(&folder.join("local_token"))?));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let engine = || Arc::clone(&jobs.engine);
-    let parts = vec![about::part(engine()), http::part(engine())];
+    let registrar = local::part(Arc::clone(jobs.engine.registrar()));
+    let parts = vec![about::part(engine()), http::part(engine()), registrar];
     let api = Api::new(ApiOptions::default(), tokens, clock, parts);
     let socket = folder.join("sock");
-    let (stop, stopping) = watch::channel(false);
+    let ((stop, stopping), vital) = (watch::channel(false), Vital::default());
+    plant(&vital, "job");
     let ends = || {
         let mut stopping = stopping.clone();
         async move { drop(stopping.wait_for(|stop| *stop).await) }
     };
     let listener = bind_socket(&socket).map_err(|error| refused(error.to_string()))?;
-    let mut doors = vec![tokio::spawn(serve(Arc::clone(&api), Listener::Socket(listener), ends()))];
+    let serving = serve(Arc::clone(&api), Listener::Socket(listener), ends());
+    let mut doors = vec![vital.spawn("socket", serving)];
     let listen = arguments.api_listen.unwrap_or(loopback(0));
     let listener = TcpListener::bind(listen).await;
     let listener = listener
         .map_err(|error| Failure::new(Exit::Unavailable, format!("error: {listen}: {error}")))?;
     let address = listener.local_addr().map_err(|error| refused(error.to_string()))?;
-    doors.push(tokio::spawn(serve(Arc::clone(&api), Listener::Tcp(listener), ends())));
+    let serving = serve(Arc::clone(&api), Listener::Tcp(listener), ends());
+    doors.push(vital.spawn("api", serving));
     jobs.work()?;
     let (socket, api) = (socket.display().to_string(), format!("http://{address}"));
     match Form::of_flag(arguments.json) {
         Form::Json => {
             let ready = json!({"event": "ready", "socket": socket, "api": api});
-            print(&format!("{ready}\n"))?;
+            announce(&format!("{ready}\n"));
         }
         Form::Text => {
-            print(&format!("the engine is ready\n  socket  {socket}\n  api     {api}\n"))?;
+            announce(&format!("the engine is ready\n  socket  {socket}\n  api     {api}\n"));
         }
     }
-    shutdown.await;
-    jobs.stop().await;
-    stop.send_replace(true);
-    for door in doors {
-        let _ = door.await;
-    }
-    Ok(())
+    let ended = tokio::select! {
+        () = shutdown => None,
+        failure = jobs.ended() => Some(failure),
+        ended = vital.ended() => Some(ended.into()),
+    };
+    let stopping = async {
+        jobs.stop().await;
+        vital.stop();
+        stop.send_replace(true);
+        for door in doors {
+            let _ = door.await;
+        }
+        Ok(())
+    };
+    stop_after(ended, stopping).await
 }
 
 /// One token, in a file of its own.

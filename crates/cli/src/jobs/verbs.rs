@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::{serve, watch};
+use super::{artifact, backup, restored, serve, unsure, watch};
 use crate::exit::{Exit, Failure, Form};
 use crate::local::table::table;
 use crate::local::{Daemon, Local, query};
@@ -59,6 +59,7 @@ enum Command {
         #[command(flatten)]
         local: Local,
     },
+    Artifact(artifact::Arguments),
     Approve(Approve),
     /// Reject what a job waits for; it is cancelled
     Reject {
@@ -98,6 +99,10 @@ enum Command {
         #[command(flatten)]
         local: Local,
     },
+    Backup(backup::BackupArguments),
+    Restore(backup::RestoreArguments),
+    Restored(restored::Arguments),
+    Check(backup::CheckArguments),
 }
 
 /// Give the engine a job
@@ -143,11 +148,14 @@ struct Approve {
     /// The hash of the plan that was looked at; without it that of the plan as it is now
     #[arg(long)]
     plan_hash: Option<String>,
+    /// The number of the question that is answered, as the job shows it
+    #[arg(long, value_name = "NUMBER")]
+    question: Option<u64>,
     /// The step in question has happened, and gave this JSON
-    #[arg(long, value_name = "RESULT", conflicts_with = "run")]
+    #[arg(long, value_name = "RESULT", conflicts_with = "run", requires = "question")]
     happened: Option<String>,
     /// The step in question has not happened: run it
-    #[arg(long)]
+    #[arg(long, requires = "question")]
     run: bool,
     #[command(flatten)]
     local: Local,
@@ -156,6 +164,10 @@ struct Approve {
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
         Command::Serve(arguments) => serve::run(arguments).await,
+        Command::Backup(arguments) => backup::backup(arguments).await,
+        Command::Restore(arguments) => backup::restore(arguments).await,
+        Command::Restored(arguments) => restored::run(arguments).await,
+        Command::Check(arguments) => backup::check(arguments).await,
         Command::Submit(submit) => submit_job(submit).await,
         Command::List { status, class, conversation, limit, local } => {
             let daemon = local.daemon().await?;
@@ -174,6 +186,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             daemon.show(&job, shown)
         }
         Command::Watch { id, local } => watch::follow(&local.daemon().await?, id).await,
+        Command::Artifact(arguments) => artifact::run(arguments).await,
         Command::Approve(approve) => approve_job(approve).await,
         Command::Reject { id, reason, local } => say(local, id, "/reject", reason).await,
         Command::Cancel { id, reason, local } => say(local, id, "/cancel", reason).await,
@@ -187,7 +200,13 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             let retried = daemon.post("/v1/jobs/retry", &json!({"class": class})).await?;
             daemon.show(&retried, |retried| {
                 let jobs = retried.get("jobs").and_then(Value::as_array).map_or(0, Vec::len);
-                format!("{jobs} jobs are repeated\n")
+                let more = retried.get("more").and_then(Value::as_bool).unwrap_or_default();
+                let why = match text(retried, "stopped_by") {
+                    "" => String::new(),
+                    code => format!(" ({code})"),
+                };
+                let rest = if more { "; there are more: run it again" } else { "" };
+                format!("{jobs} jobs are repeated{rest}{why}\n")
             })
         }
         Command::Patterns { since, local } => {
@@ -208,7 +227,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("CREATED", "created_at"),
 ];
 
-fn path(id: &str, more: &str) -> String {
+pub(super) fn path(id: &str, more: &str) -> String {
     format!("/v1/jobs/{}{more}", semel_wire::path::encode(id))
 }
 
@@ -261,9 +280,12 @@ async fn approve_job(approve: &Approve) -> Result<(), Failure> {
         let result: Value = serde_json::from_str(result).map_err(|error| {
             Failure::new(Exit::Usage, format!("error: --happened: this is no JSON: {error}"))
         })?;
-        body = json!({"plan_hash": hash, "answer": "happened", "result": result});
+        let question = approve.question;
+        body = json!({
+            "plan_hash": hash, "question": question, "answer": "happened", "result": result,
+        });
     } else if approve.run {
-        body = json!({"plan_hash": hash, "answer": "run"});
+        body = json!({"plan_hash": hash, "question": approve.question, "answer": "run"});
     }
     let moved = daemon.post(&path(&approve.id, "/approve"), &body).await?;
     daemon.show(&moved, |moved| format!("{} is {}\n", text(moved, "id"), text(moved, "status")))
@@ -295,7 +317,13 @@ fn shown(job: &Value) -> String {
     more("question", "question");
     more("plan_hash", "plan");
     more("held_by", "held by");
-    let steps = json!({"items": job.get("steps").cloned().unwrap_or_default()});
+    lines.extend(unsure::steps(job));
+    let mut steps = job.get("steps").cloned().unwrap_or_default();
+    for step in steps.as_array_mut().into_iter().flatten() {
+        let status = unsure::status(step).to_owned();
+        step.as_object_mut().map(|step| step.insert("status".to_owned(), status.into()));
+    }
+    let steps = json!({"items": steps});
     let columns = &[
         ("STEP", "id"),
         ("GEAR", "gear"),

@@ -5,9 +5,11 @@ use std::time::Duration;
 use semel_client::Event;
 use serde_json::{Value, json};
 
+use super::unsure;
 use super::verbs::line;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, Form};
 use crate::local::Daemon;
+use crate::print;
 
 /// The pause before a stream that was cut is resumed.
 const RESUME_PAUSE: Duration = Duration::from_millis(300);
@@ -54,7 +56,7 @@ fn shown(event: &Event) -> String {
             let again = if attempt > 1 { format!(" (attempt {attempt})") } else { String::new() };
             format!("  {step}  started{again}")
         }
-        "step_ended" => format!("  {step}  {}{message}", text(data, "status")),
+        "step_ended" => format!("  {step}  {}{message}", unsure::status(data)),
         "log" => format!("  {step}  {}", text(data, "message")),
         "progress" => {
             let percent = data.get("percent").and_then(Value::as_u64).unwrap_or(0);
@@ -67,12 +69,20 @@ fn shown(event: &Event) -> String {
 /// The result of a job that was completed; the error of one that was not is the command's own.
 async fn result(daemon: &Daemon, path: &str, status: &str) -> Result<(), Failure> {
     let job = daemon.get(path).await?;
+    let uncertain = unsure::steps(&job);
+    if let (Form::Text, Some(steps)) = (daemon.form, &uncertain) {
+        print(&format!("{steps}\n"))?;
+    }
+    // A script that takes it for undone would do it a second time.
+    let or_unknown = |exit| if uncertain.is_some() { Exit::Unknown } else { exit };
     match status {
         "completed" => {
             let result = job.get("result").cloned().unwrap_or_default();
             line(daemon, &json!({"event": "result", "result": result}), &result.to_string())
         }
-        "cancelled" => Err(Failure::new(Exit::Conflict, "error: the job was cancelled")),
+        "cancelled" => {
+            Err(Failure::new(or_unknown(Exit::Conflict), "error: the job was cancelled"))
+        }
         _ => {
             let error = job.get("error").map(|error| text(error, "message")).unwrap_or_default();
             let class = text(&job, "failure_class");
@@ -80,7 +90,7 @@ async fn result(daemon: &Daemon, path: &str, status: &str) -> Result<(), Failure
             let text = format!(
                 "error: the job failed ({class}): {error}\nto try it again: semel job retry {id}"
             );
-            Err(Failure::new(Exit::Failed, text))
+            Err(Failure::new(or_unknown(Exit::Failed), text))
         }
     }
 }

@@ -16,6 +16,9 @@ const COLUMNS: &[Column] = &[
     ("MESSAGE", "body"),
 ];
 
+const ASIDE: &[Column] =
+    &[("ID", "id"), ("AT", "at"), ("BY", "source"), ("REASON", "reason"), ("WHAT", "body")];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -53,6 +56,26 @@ enum Command {
         #[arg(long, default_value = "100")]
         limit: usize,
     },
+    /// Say that messages are read: only what was read is ever deleted
+    Ack {
+        /// Up to the message with this id
+        id: u64,
+        /// Only of this topic
+        #[arg(long)]
+        topic: Option<String>,
+        /// Who has read them
+        #[arg(long, default_value = "me")]
+        reader: String,
+    },
+    /// List what arrived and could not be taken
+    Aside {
+        /// Delete the one with this id, after a look at it
+        #[arg(long, value_name = "ID")]
+        drop: Option<u64>,
+        /// So many at the most
+        #[arg(long, default_value = "100")]
+        limit: usize,
+    },
     /// Print messages as they arrive, until interrupted
     Watch {
         /// Begin after this event instead of now
@@ -80,6 +103,24 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             let query = query(&[("q", Some(words.join(" "))), ("limit", page(*limit))]);
             let list = daemon.list(format!("/v1/inbox/search{query}"), *limit).await?;
             daemon.show(&list, |list| table(list, COLUMNS, "nothing was found"))
+        }
+        Command::Ack { id, topic, reader } => {
+            let mut body = json!({"reader": reader, "id": id});
+            if let Some(topic) = topic {
+                body["topic"] = json!(topic);
+            }
+            let read = daemon.post("/v1/inbox/ack", &body).await?;
+            daemon.show(&read, lines)
+        }
+        Command::Aside { drop: Some(id), .. } => {
+            let path = format!("/v1/inbox/aside/{id}/drop");
+            let dropped = daemon.post(&path, &json!({})).await?;
+            daemon.show(&dropped, lines)
+        }
+        Command::Aside { drop: None, limit } => {
+            let query = query(&[("limit", page(*limit))]);
+            let list = daemon.list(format!("/v1/inbox/aside{query}"), *limit).await?;
+            daemon.show(&list, |list| table(list, ASIDE, "nothing is set aside"))
         }
         Command::Watch { after } => watch(&daemon, *after).await,
     }

@@ -6,11 +6,13 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use semel_core::clock::{Clock, SystemClock};
+use semel_core::code::Code;
 use semel_core::limits::BODY_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
-use super::{Daemon, Local};
+use super::{Daemon, Local, unsure};
 use crate::exit::{Exit, Failure};
+use crate::system::mint;
 
 const META: &str = r#"--meta '{"build": 17}'"#;
 
@@ -58,12 +60,18 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let body = body(arguments)?;
     let daemon = arguments.local.daemon().await?;
-    let key = arguments.key.as_deref();
-    let answer = daemon.client.post("/v1/send", &body, key).await;
-    let answer = answer.map_err(|error| {
-        let text = format!("error: {}\nthe same --key again is safe", crate::exit::chain(&error));
-        Failure::new(Exit::Unavailable, text)
+    // Made here, so that it can be named when the answer is lost.
+    let made = || mint().client_message_id().to_string();
+    let key = arguments.key.clone().unwrap_or_else(made);
+    let answer = daemon.client.post("/v1/send", &body, Some(&key)).await;
+    let mut answer = answer.map_err(|error| {
+        let again = format!("to send it once, whatever became of it: the same with --key {key}");
+        unsure(&error, &daemon.home, &again)
     })?;
+    if answer.code() == Some(Code::OutcomeUnknown.as_str()) {
+        let named = answer.body.as_object_mut();
+        named.map(|body| body.insert("client_message_id".to_owned(), json!(key)));
+    }
     let accepted = daemon.checked(answer)?;
     match arguments.wait {
         None => daemon.show(&accepted, shown),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use semel_core::clock::{Clock, SystemClock};
+use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::broker_api::{ApiError, BrokerApi};
@@ -61,7 +62,17 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let name = arguments.name.clone().unwrap_or_else(host_name);
     let tls = arguments.trust.open(&link.broker_url)?;
     let entered = enter(&link, name, &identity.keys, tls, clock).await;
-    let (membership, _) = entered.map_err(|error| failed(&error, form))?;
+    let (membership, _) = entered.map_err(|error| {
+        let failure = failed(&error, form);
+        match (failure.exit, form) {
+            (Exit::Unknown, Form::Text) => {
+                let again = "the invite may be spent; the same invite again, in the same home, \
+                             joins as the same member";
+                Failure { text: format!("{}\n{again}", failure.text), ..failure }
+            }
+            (_, _) => failure,
+        }
+    })?;
     membership.write(&home).map_err(|error| refused(chain(&error)))?;
     print(&match form {
         Form::Json => {
@@ -123,6 +134,7 @@ pub(crate) fn failed(error: &ApiError, form: Form) -> Failure {
         ApiError::Refused(problem) => {
             let refusal = Refusal::new(problem.code, &problem.detail);
             let exit = match problem.status {
+                503 if problem.code == Code::OutcomeUnknown => Exit::Unknown,
                 409 => Exit::Conflict,
                 404 => Exit::NotFound,
                 429 | 503 => Exit::Unavailable,

@@ -108,7 +108,7 @@ impl Server {
                             registrar\nto ask a broker's: --broker https://HOST:PORT";
                 Err(Failure::new(Exit::NotFound, text))
             }
-            (_, _) => Err(refused(&answer)),
+            (_, _) => Err(refused(method, &answer)),
         }
     }
 
@@ -117,6 +117,17 @@ impl Server {
             Failure::new(Exit::Unavailable, format!("error: {}: {what}", self.place))
         };
         let io = |error: std::io::Error| unavailable(error.to_string());
+        // From the moment at which it is said.
+        let unanswered = |what: String| match method {
+            "GET" => unavailable(what),
+            _ => {
+                let text = format!(
+                    "error: {}: {what}\nnobody can tell whether it was done: look, or say it again",
+                    self.place
+                );
+                Failure::new(Exit::Unknown, text)
+            }
+        };
         let body = body.map(Value::to_string).unwrap_or_default();
         let host = match &self.place {
             Place::Broker(broker) => &broker.authority,
@@ -129,22 +140,38 @@ impl Server {
         let length = body.len();
         text.push_str(&format!("Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"));
         let answer = match &self.place {
-            Place::Broker(broker) => broker.say(&text)?,
+            Place::Broker(broker) => broker.reach()?.say(&text),
             Place::Socket(path) => {
                 let stream = UnixStream::connect(path).map_err(|error| no_daemon(path, &error))?;
                 stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
                 stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
-                say(stream, &text).map_err(io)?
+                say(stream, &text)
             }
         };
-        let broken = || unavailable("the answer is not one of HTTP".to_owned());
+        let answer = answer.map_err(|error| unanswered(error.to_string()))?;
+        let broken = || unanswered("the answer is not one of HTTP".to_owned());
         let (head, text) = answer.split_once("\r\n\r\n").ok_or_else(broken)?;
         if length_of(head).is_some_and(|length| length != text.len()) {
-            return Err(unavailable("the answer broke off".to_owned()));
+            return Err(unanswered("the answer broke off".to_owned()));
         }
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         let body = serde_json::from_str(text).unwrap_or_default();
         Ok(Answer { status: status.ok_or_else(broken)?, text: text.to_owned(), body })
+    }
+}
+
+/// A connection to a broker that is who it should be.
+enum Reached {
+    Plain(TcpStream),
+    Secure(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Reached {
+    fn say(self, text: &str) -> std::io::Result<String> {
+        match self {
+            Self::Plain(stream) => say(stream, text),
+            Self::Secure(stream) => say(*stream, text),
+        }
     }
 }
 
@@ -174,18 +201,21 @@ impl Broker {
         Ok(Self { authority, host, port, tls: trust.open(url)? })
     }
 
-    /// One exchange on a connection of its own.
-    fn say(&self, text: &str) -> Result<String, Failure> {
+    /// A connection for one exchange, on which nothing has been said.
+    fn reach(&self) -> Result<Reached, Failure> {
         let away = |error: std::io::Error| self.unavailable(&error.to_string());
-        let stream = self.connect()?;
+        let mut stream = self.connect()?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(away)?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(away)?;
-        let Some(config) = &self.tls else { return say(stream, text).map_err(away) };
+        let Some(config) = &self.tls else { return Ok(Reached::Plain(stream)) };
         let name = ServerName::try_from(self.host.clone())
             .map_err(|error| self.unavailable(&error.to_string()))?;
-        let connection = ClientConnection::new(Arc::clone(config), name)
+        let mut connection = ClientConnection::new(Arc::clone(config), name)
             .map_err(|error| self.unavailable(&error.to_string()))?;
-        say(StreamOwned::new(connection, stream), text).map_err(away)
+        while connection.is_handshaking() {
+            connection.complete_io(&mut stream).map_err(away)?;
+        }
+        Ok(Reached::Secure(Box::new(StreamOwned::new(connection, stream))))
     }
 
     /// The first of the host's addresses that answers. Nothing is said to one that others could
@@ -252,11 +282,14 @@ fn no_daemon(socket: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// What a refusal means for a script.
-fn refused(answer: &Answer) -> Failure {
+fn refused(method: &str, answer: &Answer) -> Failure {
     let code = super::text(&answer.body, "code");
-    let exit = match (answer.status, Code::parse(code).map(Code::retry)) {
+    let exit = match (answer.status, Code::parse(code)) {
+        (_, Some(Code::OutcomeUnknown | Code::UncertainCommit)) => Exit::Unknown,
+        // Of somebody between, who may have passed it on.
+        (500.., None) if method != "GET" => Exit::Unknown,
         (404, _) => Exit::NotFound,
-        (_, Some(Retry::SameId)) => Exit::Unavailable,
+        (_, Some(code)) if code.retry() == Retry::SameId => Exit::Unavailable,
         (409, _) => Exit::Conflict,
         (400 | 413, _) => Exit::Usage,
         (_, _) => Exit::Failed,

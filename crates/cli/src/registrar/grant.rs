@@ -82,7 +82,7 @@ fn issue(arguments: &IssueArguments) -> Result<(), Failure> {
 }
 
 fn list(arguments: &ListArguments) -> Result<(), Failure> {
-    let server = arguments.common.server()?;
+    let server = arguments.common.server_over(Some(&arguments.domain))?;
     let domain = semel_wire::path::encode(&arguments.domain);
     let mut next = Some(format!("/v1/grants?domain={domain}"));
     while let Some(path) = next {

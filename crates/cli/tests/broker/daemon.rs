@@ -9,7 +9,8 @@ use semel_core::hex::Hex;
 use semel_core::id::{ClientMessageId, InstanceId, UuidId};
 use semel_crypto::hello::{HelloClaim, sign};
 use semel_crypto::keys::KeyPair;
-use semel_wire::frame::{FromBroker, FromDaemon, Hello, SendFrame};
+use semel_wire::features::Feature;
+use semel_wire::frame::{FeatureNegotiationRequest, FromBroker, FromDaemon, Hello, SendFrame};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -70,7 +71,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Daemon<S> {
         hello.signature = sign(&keys(number), &claim);
         daemon.say(&FromDaemon::Hello(hello)).await?;
         match daemon.next().await? {
-            FromBroker::HelloAck(_) => Some(daemon),
+            FromBroker::HelloAck(_) => {
+                let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+                let (require, optional) = (names(Feature::REQUIRED), names(Feature::OPTIONAL));
+                let request = FeatureNegotiationRequest { require, optional };
+                daemon.say(&FromDaemon::FeatureNegotiationRequest(request)).await?;
+                Some(daemon)
+            }
             FromBroker::CloseReason(_) => None,
             other => panic!("{other:?}"),
         }
@@ -81,12 +88,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Daemon<S> {
         self.socket.send(Message::text(frame.encode())).await.ok()
     }
 
-    /// The next frame; `None` when the connection is gone.
+    /// The next frame that matters here; `None` when the connection is gone.
     pub(crate) async fn next(&mut self) -> Option<FromBroker> {
         loop {
             match self.socket.next().await?.ok()? {
                 Message::Text(text) => {
-                    return Some(FromBroker::decode(text.as_bytes(), 16 << 20).unwrap());
+                    match FromBroker::decode(text.as_bytes(), 16 << 20).unwrap() {
+                        FromBroker::FeatureNegotiationResponse(_) | FromBroker::Presence(_) => {}
+                        frame => return Some(frame),
+                    }
                 }
                 Message::Close(_) => return None,
                 _ => {}

@@ -10,7 +10,9 @@
 
 mod daemon;
 mod draining;
+mod full_disk;
 mod killed;
+mod lost;
 mod operator;
 mod process;
 mod registrar;

@@ -14,6 +14,7 @@ use semel_testkit::servers;
 use semel_wire::frame::{FromBroker, FromDaemon};
 use semel_wire::link::JoinLink;
 use serde_json::{Value, json};
+use tokio_postgres::NoTls;
 
 use crate::daemon::{Daemon, dm, keys, pubkey};
 use crate::process::{Broker, semel, succeeds};
@@ -62,7 +63,7 @@ async fn invited(store: &str) {
     let link = run(&["invite", "test", "--broker-url", &http_url(&broker), "--ttl", "1h"]);
     let link = JoinLink::parse(&link).expect("a link");
     assert_eq!(link.mesh, "test");
-    let body = json!({"token": link.token, "name": "o'brien'); --", "key_id": "k"}).to_string();
+    let body = json!({"token": link.token, "name": "o'brien'); --", "key_id": "any"}).to_string();
     let (time, nonce) = (SystemClock::new().wall(), Hex([9; 16]));
     let path = "/v1/meshes/test/join";
     let claim = RequestClaim {
@@ -218,7 +219,20 @@ async fn postgres_is_backed_up_by_its_own_tools() {
     let output = run(&["restore", "--in", "x.db"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("new-epoch"));
+    let output = run(&["new-epoch"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "no broker has used it: {said}");
+    assert!(said.contains("no broker's tables"), "{said}");
+    let (client, connection) = tokio_postgres::connect(&store, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let sql = "SELECT count(*) FROM pg_tables
+                WHERE schemaname NOT IN ('pg_catalog', 'information_schema')";
+    let tables: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(tables, 0, "nothing was made");
+    assert!(run(&["migrate"]).status.success());
     let epochs = [run(&["new-epoch"]), run(&["new-epoch"])];
     assert!(epochs.iter().all(|output| output.status.success()));
     assert_ne!(epochs[0].stdout, epochs[1].stdout);
+    let nowhere = semel(&["broker", "new-epoch", "--store", "sqlite:/nowhere/broker.db"]);
+    assert_eq!(nowhere.status.code(), Some(3), "{nowhere:?}");
 }

@@ -237,9 +237,11 @@ fn a_restored_store_holds_everything() {
     succeeds(&["broker", "backup", "--store", &store, "--out", &backup]);
     assert_eq!(set.broker.stop(), Some(0));
     let said = succeeds(&["broker", "restore", "--store", &store, "--in", &backup, "--force"]);
-    assert!(said.contains("held in 1 domains"), "{said}");
+    assert!(said.contains("held in 2 domains"), "that of jobs, too: {said}");
     let token = set.path("token");
     set.broker = Broker::start(&store, &["--admin-token-file", &token]);
-    let shown = set.operate(&["registrar", "gate", "show", "deploys"]);
-    assert_eq!(shown, "deploys: hold, CAN_PROCEED = NO");
+    for domain in ["deploys", "never-opened"] {
+        let shown = set.operate(&["registrar", "gate", "show", domain]);
+        assert_eq!(shown, format!("{domain}: hold, CAN_PROCEED = NO"));
+    }
 }

@@ -175,5 +175,5 @@ fn the_registrars_verbs_speak_tls() {
     }
     // Plain text at a door that speaks TLS is no answer, and no panic.
     let plain = asked(&url.replace("https", "http"), &[]);
-    assert_eq!(plain.status.code(), Some(5), "{}", String::from_utf8_lossy(&plain.stderr));
+    assert_eq!(plain.status.code(), Some(6), "{}", String::from_utf8_lossy(&plain.stderr));
 }

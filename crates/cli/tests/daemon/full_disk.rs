@@ -1,36 +1,12 @@
 //! A daemon on a disk that is full: it refuses, loses nothing, and goes on once there is room.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use semel_client::Client;
+use semel_testkit::disk::{fill, with_a_small_disk};
 use serde_json::{Value, json};
 
 use crate::process::{Host, Mesh, PATIENCE, arrived};
 
-const FOLDER_VARIABLE: &str = "SEMEL_LIMITED_FOLDER";
 const DISK_BYTES: usize = 12_000_000;
-
-/// Runs this test again with a small disk of its own at `folder`; `false` in that second run.
-fn with_a_small_disk(test: &str, folder: &Path) -> bool {
-    if std::env::var_os(FOLDER_VARIABLE).is_some() {
-        return false;
-    }
-    let shell =
-        format!(r#"mount -t tmpfs -o size={DISK_BYTES} none "$SEMEL_LIMITED_FOLDER"; exec "$@""#);
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-euc", &shell, "limited"])
-        .arg(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(FOLDER_VARIABLE, folder)
-        .output()
-        .expect("util-linux's unshare starts");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
-    true
-}
 
 /// Sends under this key, and says what was answered.
 async fn send(client: &Client, to: &str, key: &str, message: &str) -> (u16, Option<String>) {
@@ -43,14 +19,6 @@ async fn send(client: &Client, to: &str, key: &str, message: &str) -> (u16, Opti
 async fn accepted(client: &Client, to: &str, key: &str) {
     let accepted = async { while send(client, to, key, key).await.0 != 202 {} };
     tokio::time::timeout(PATIENCE, accepted).await.expect("it is accepted");
-}
-
-/// Writes until nothing more fits.
-fn fill(path: &Path) {
-    let mut file = std::fs::File::create(path).unwrap();
-    for size in [1 << 16, 1 << 12, 1] {
-        while file.write_all(&vec![1; size]).is_ok() {}
-    }
 }
 
 fn bodies(messages: &[Value]) -> Vec<&str> {
@@ -77,12 +45,8 @@ async fn settled(host: &Host) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_refuses_sends_loses_nothing_and_goes_on_once_there_is_room() {
-    let folder = tempfile::tempdir().unwrap();
     let test = "full_disk::a_full_disk_refuses_sends_loses_nothing_and_goes_on_once_there_is_room";
-    if with_a_small_disk(test, folder.path()) {
-        return;
-    }
-    let disk = PathBuf::from(std::env::var_os(FOLDER_VARIABLE).unwrap());
+    let Some(disk) = with_a_small_disk(test, DISK_BYTES) else { return };
     let mut mesh = Mesh::new();
     let (alice, bob) = (mesh.join_in(&disk, "alice", "member"), mesh.join("bob", "member"));
     let config = "[disk]\nreserved_bytes = 4_000_000\n";

@@ -11,6 +11,7 @@ mod api;
 mod ephemeral;
 mod full_disk;
 mod killed;
+mod lost;
 mod process;
 mod read_only;
 mod storm;

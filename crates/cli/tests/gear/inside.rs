@@ -175,7 +175,8 @@ fn environment_and_descriptors() {
     assert_eq!(names, ["HOME", "LANG", "PATH", "TMPDIR"]);
     assert!(!found["variables"].to_string().contains("s3cret"));
     assert!(!found["arguments"].to_string().contains("s3cret"));
-    assert_eq!(found["descriptors"], json!([0, 1, 2]));
+    // And the two pipes to the host, out of the way of what the action does with its own.
+    assert_eq!(found["descriptors"].as_array().unwrap().len(), 5, "{found}");
     assert_eq!(found["handed over again"], "EBADF");
 }
 

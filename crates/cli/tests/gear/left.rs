@@ -3,7 +3,7 @@
 use semel_core::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
-use crate::world::{PATIENCE, STOPPED_IN, World, alive, eventually, marker, stay};
+use crate::world::{PATIENCE, STOPPED_IN, World, alive, eventually, marker, processes, stay};
 
 /// All three kinds of process that stay behind, and the one that is never the same.
 fn are_there(marker: &str) -> bool {
@@ -27,6 +27,26 @@ fn a_timeout_leaves_nothing_of_a_gear_that_does_not_listen() {
     let ended: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&ended["ended"], &ended["code"]), (&json!("uncertain"), &json!("stopped")));
     assert_eq!(std::fs::read_dir(world.home().join("jobs/run")).unwrap().count(), 0);
+}
+
+/// A host without memory must not lose its engine, and every job with it, for one gear.
+#[test]
+fn the_kernel_ends_a_gear_before_its_engine() {
+    let world = World::new();
+    let marker = marker(&world);
+    let mut child = world.begun("stay", &stay(&world, ""), "600s");
+    eventually(PATIENCE, "its processes", || are_there(&marker));
+    let first = |folder: &std::path::Path| {
+        let said = std::fs::read_to_string(folder.join("oom_score_adj")).ok()?;
+        Some(said.trim() == "1000")
+    };
+    // One that has ended meanwhile says nothing.
+    let all: Vec<bool> =
+        processes(&marker).iter().filter_map(|(folder, _)| first(folder)).collect();
+    assert!(all.len() >= 3 && all.iter().all(|first| *first), "{all:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually(PATIENCE, "the end of them", || alive(&marker).is_empty());
 }
 
 #[test]

@@ -9,5 +9,6 @@ mod left;
 mod lines;
 mod rust;
 mod shell;
+mod unsure;
 mod warm;
 mod world;

@@ -15,6 +15,8 @@ permissions = {secrets = ["token"]}
 [actions.greet]
 [actions.wait]
 [actions.panic]
+[actions.print]
+[actions.flood]
 "#;
 
 fn ended(world: &World, action: &str, params: &Value) -> Value {
@@ -53,8 +55,14 @@ fn the_kit_and_the_host_understand_each_other() {
     assert_eq!(greeted["result"], json!({"text": "hello world", "known": 5}), "{greeted}");
     let refused = ended(&world, "greet", &json!({}));
     assert_eq!((&refused["ended"], &refused["code"]), (&json!("failed"), &json!("no_name")));
-    let broken = ended(&world, "panic", &json!({}));
-    assert_eq!((&broken["ended"], &broken["code"]), (&json!("failed"), &json!("panicked")));
+    for (action, words) in [("panic", "index out of bounds"), ("flood", "more than 1 MB")] {
+        let broken = ended(&world, action, &json!({}));
+        assert_eq!(broken["ended"], "uncertain", "{broken}");
+        assert_eq!(broken["code"], "gear_crashed", "{broken}");
+        assert!(broken["message"].as_str().unwrap().contains(words), "{broken}");
+    }
+    let printed = ended(&world, "print", &json!({}));
+    assert_eq!(printed["result"], json!({"read": ""}), "{printed}");
     let cancelled = ended(&world, "wait", &json!({}));
     assert_eq!(
         (&cancelled["ended"], &cancelled["code"]),

@@ -26,6 +26,7 @@ fn call(world: &World, command: &str) -> Call {
         params: json!({"command": command}),
         workspace,
         timeout: Duration::from_secs(60),
+        via: None,
     }
 }
 
@@ -53,6 +54,17 @@ fn a_command_runs_in_the_workspace_and_sees_nothing_else() {
     };
     let kept = value["stdout"].as_str().unwrap().len();
     assert_eq!(kept, semel_jobs::limits::SHELL_OUTPUT_BYTES_MAX);
+}
+
+/// It has not said that it failed, and may have done all but say so.
+#[test]
+fn a_command_that_was_killed_is_uncertain() {
+    let world = World::new();
+    for command in ["echo done > file; kill -9 $$", "sh -c 'kill -15 $$'; exit $?"] {
+        let ended = run(&world, command);
+        let Ended::Uncertain(failure) = ended else { panic!("{command}: {ended:?}") };
+        assert_eq!(failure.code, "command_killed");
+    }
 }
 
 #[test]

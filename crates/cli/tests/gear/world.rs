@@ -133,12 +133,17 @@ impl World {
 
 /// Programs whose command begins with the marker; what has ended and was not taken note of counts.
 pub(crate) fn alive(marker: &str) -> Vec<String> {
+    processes(marker).into_iter().map(|(_, command)| command).collect()
+}
+
+/// The same with their folders in `/proc`.
+pub(crate) fn processes(marker: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         if let Ok(command) = fs::read(entry.path().join("cmdline")) {
             let command = String::from_utf8_lossy(&command).into_owned();
             if command.contains(marker) && !command.contains("gear\0test") {
-                found.push(command.replace('\0', " "));
+                found.push((entry.path(), command.replace('\0', " ")));
             }
         }
     }

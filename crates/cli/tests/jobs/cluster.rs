@@ -62,7 +62,10 @@ async fn a_late_answer_does_not_answer_a_persons_question() {
     until_idle(&homes.0, &one).await;
     assert_eq!(two.job(&id).await, job, "the question stands");
     assert_eq!(world.count("after"), 0);
-    let happened = json!({"answer": "happened", "result": 7, "plan_hash": job["plan_hash"]});
+    let happened = json!({
+        "answer": "happened", "result": 7, "plan_hash": job["plan_hash"],
+        "question": job["question"]["number"],
+    });
     // Anybody may be told, and anybody goes on.
     let said = one.say(&id, "approve", &happened).await;
     assert_eq!(said.status, 200, "{:#?}", said.body);

@@ -103,9 +103,12 @@ async fn recovered(engine: &Engine, world: &World, id: &str, expected: &Value) -
     assert_eq!(method, "POST", "what may be repeated is no question");
     let result = expected.as_array().unwrap().iter().find(|one| one["step"] == step).unwrap();
     let answer = match world.count(step) {
-        0 => json!({"answer": "run", "plan_hash": job["plan_hash"]}),
+        0 => json!({
+            "answer": "run", "plan_hash": job["plan_hash"], "question": job["question"]["number"],
+        }),
         _ => json!({
             "answer": "happened", "result": result["result"], "plan_hash": job["plan_hash"],
+            "question": job["question"]["number"],
         }),
     };
     let said = engine.say(id, "approve", &answer).await;
@@ -196,10 +199,32 @@ async fn a_person_says_that_it_has_not_happened() {
     let job = engine.until(&id, "awaiting_approval").await;
     let wrong = json!({"answer": "approve", "plan_hash": job["plan_hash"]});
     assert_eq!(engine.say(&id, "approve", &wrong).await.status, 400);
-    let run = json!({"answer": "run", "plan_hash": job["plan_hash"]});
+    let run = json!({
+        "answer": "run", "plan_hash": job["plan_hash"], "question": job["question"]["number"],
+    });
     assert_eq!(engine.say(&id, "approve", &run).await.status, 200);
     assert_eq!(engine.ended(&id).await["status"], "completed");
     assert_eq!(world.keys("pay"), vec![Some(format!("{id}:pay")); 2]);
+}
+
+/// Deaths are forgotten when a step was completed since: any number of power cuts fails no job that
+/// gets on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_gets_on_between_kills_is_not_given_up() {
+    let (world, home) = (World::start().await, Home::new());
+    let steps = ["a", "b", "c", "d", "e"];
+    let mut engine = home.serve();
+    let mut held = vec![world.hold("a")];
+    let plan: Vec<Value> = steps.iter().map(|step| world.step(step, "GET")).collect();
+    let id = engine.run(&plan).await;
+    for (number, step) in steps.iter().enumerate() {
+        world.arrived(step, 1).await;
+        held.extend(steps.get(number + 1).map(|next| world.hold(next)));
+        engine.kill();
+        engine = home.serve();
+    }
+    let job = engine.ended(&id).await;
+    assert_eq!(job["status"], "completed", "{job:#}");
 }
 
 /// Workers that die over a job are counted: it is not claimed for ever.

@@ -1,8 +1,12 @@
 //! Taking jobs in, reading their stories, repeating those that failed (jobs.md §2, §7, §10).
 
+use std::collections::HashSet;
+use std::path::Path;
+
+use semel_jobs::limits::RETRIES_MAX;
 use serde_json::{Value, json};
 
-use crate::process::Home;
+use crate::process::{Home, PATIENCE};
 use crate::world::{Reply, World};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,6 +32,25 @@ async fn a_story_goes_on_where_it_was_cut_across_a_restart() {
     assert_eq!(numbers, all, "no gap and no repetition");
     assert_eq!(seen, engine.story(&id, |_| false).await);
     assert_eq!(seen.last().unwrap().data["status"], "completed");
+}
+
+/// Nothing more can come; a stream that waits for it keeps a place that others need.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_story_that_is_resumed_at_its_end_is_over_at_once() {
+    let (world, home) = (World::start().await, Home::new());
+    let engine = home.serve();
+    let id = engine.run(&[world.step("a", "GET")]).await;
+    let last = engine.story(&id, |_| false).await.last().unwrap().id;
+    let mut streams = Vec::new();
+    for after in [last, last + 7] {
+        for _ in 0..20 {
+            let path = format!("/v1/jobs/{id}/events?after={after}");
+            let mut stream = engine.client.stream(&path).await.unwrap();
+            let ended = tokio::time::timeout(PATIENCE, stream.next()).await;
+            assert!(matches!(ended, Ok(Ok(None))), "after {after}: it goes on");
+            streams.push(stream);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,4 +135,50 @@ async fn what_cannot_be_done_is_refused_at_the_door() {
         assert_eq!((refused.status, refused.code()), (status, Some(code)), "{job}: {refused:?}");
     }
     assert_eq!(world.paths(), Vec::<String>::new());
+}
+
+/// Makes so many more of the only job that there is, each with an id of its own.
+fn multiply(file: &Path, count: usize) {
+    let mut file = rusqlite::Connection::open(file).unwrap();
+    let all = file.transaction().unwrap();
+    all.execute_batch("CREATE TEMP TABLE one AS SELECT * FROM job").unwrap();
+    for number in 1..=count {
+        let id = u128::try_from(number).unwrap().to_be_bytes();
+        all.execute("UPDATE one SET no = NULL, id = ?1, root_id = ?1", [id]).unwrap();
+        all.execute("INSERT INTO job SELECT * FROM one", []).unwrap();
+    }
+    all.commit().unwrap();
+}
+
+/// A call repeats a bounded number, and says whether it has left some; the next one goes on there.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_failed_jobs_than_one_call_repeats_are_each_repeated_once() {
+    let (world, home) = (World::start().await, Home::with("workers = 1\n"));
+    let mut engine = home.serve();
+    world.will("bad", Reply::Status(404));
+    let id = engine.run(&[world.step("bad", "GET")]).await;
+    assert_eq!(engine.ended(&id).await["failure_class"], "user_error");
+    assert_eq!(engine.stop(), Some(0));
+    let (file, rest) = (home.path().join("jobs/jobs.db"), 7);
+    multiply(&file, RETRIES_MAX + rest - 1);
+    let mut engine = home.serve();
+    // The only slot is taken: what is repeated waits, and nothing fails again.
+    let _held = world.hold("blocker");
+    engine.run(&[world.step("blocker", "GET")]).await;
+    world.arrived("blocker", 1).await;
+    let mut repeats = HashSet::new();
+    for (count, more) in [(RETRIES_MAX, true), (rest, false), (0, false)] {
+        let said = engine.post("/v1/jobs/retry", &json!({"class": "user_error"})).await;
+        let jobs = said.body["jobs"].as_array().unwrap();
+        assert_eq!((jobs.len(), &said.body["more"]), (count, &json!(more)));
+        repeats.extend(jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+    }
+    assert_eq!(repeats.len(), RETRIES_MAX + rest);
+    engine.kill();
+    let file = rusqlite::Connection::open(&file).unwrap();
+    let sql = "SELECT count(*), count(DISTINCT retry_of), count(DISTINCT root_id)
+                 FROM job WHERE retry_of IS NOT NULL";
+    let found = file.query_row(sql, [], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]));
+    let found: [i64; 3] = found.unwrap();
+    assert_eq!(found, [i64::try_from(repeats.len()).unwrap(); 3], "each of them once");
 }

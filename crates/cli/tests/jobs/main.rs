@@ -8,14 +8,20 @@
     reason = "a test fails by panicking"
 )]
 
+mod artifact;
+mod backup;
 mod breaker;
 mod cluster;
 mod crash;
 mod door;
+mod full_disk;
+mod lost;
 mod mesh;
 mod order;
 mod person;
 mod process;
 mod relay;
+mod restored;
 mod table;
+mod unsure;
 mod world;

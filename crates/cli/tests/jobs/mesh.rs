@@ -99,6 +99,42 @@ async fn becomes_one_job(place: &'static str, ack: &'static str) {
     assert_eq!(world.count("work"), 1);
 }
 
+/// Acknowledged, and yet not lost: its operator finds it, and why it is no job.
+async fn is_kept_aside(place: &'static str, ack: &'static str) {
+    let folder = tempfile::tempdir().unwrap();
+    let (daemon, ready) = up(folder.path(), &["--no-jobs"]);
+    let (kind, body) = match place.strip_prefix("queue:") {
+        Some(name) => ("queue", json!({"queue": name})),
+        None => ("topic", json!({"topic": place.trim_start_matches('#')})),
+    };
+    daemon.post(&format!("/v1/{kind}/create"), &body).await;
+    if kind == "topic" {
+        daemon.post("/v1/topic/subscribe", &body).await;
+    }
+    let mut home = Home::with(&format!("from = [\"{place}\"]\n"));
+    let relay = Relay::start(home.path(), ready["socket"].as_str().unwrap());
+    home.through(relay.socket.clone());
+    let _engine = home.serve();
+    let sent = daemon.post("/v1/send", &json!({"to": place, "message": "no job at all"})).await;
+    assert!(sent.is_success(), "{sent:?}");
+    relay.saw(ack, false).await;
+    let aside = daemon.get("/v1/inbox/aside").await;
+    let item = &aside["items"][0];
+    assert_eq!(item["source"], "jobs", "{aside:#}");
+    assert!(item["body"].as_str().unwrap().contains("no job at all"), "{aside:#}");
+    assert_eq!(daemon.get("/v1/health").await["set_aside"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a_topic_that_is_no_job_is_kept_aside() {
+    is_kept_aside("#work", "/v1/inbox/ack").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a_queue_that_is_no_job_is_kept_aside() {
+    is_kept_aside("queue:work", "/v1/queue/ack").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_a_topic_is_one_job() {
     becomes_one_job("#work", "/v1/inbox/ack").await;

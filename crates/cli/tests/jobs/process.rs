@@ -30,7 +30,15 @@ impl Home {
 
     /// The same, with more in its configuration.
     pub(crate) fn with(more: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::made(tempfile::tempdir().unwrap(), more)
+    }
+
+    /// The same, on this disk.
+    pub(crate) fn on(disk: &Path) -> Self {
+        Self::made(tempfile::tempdir_in(disk).unwrap(), "")
+    }
+
+    fn made(folder: tempfile::TempDir, more: &str) -> Self {
         std::fs::create_dir(folder.path().join("jobs")).unwrap();
         let lease = LEASE.as_millis();
         let config = format!("lease_ms = {lease}\nprivate_hosts = [\"127.0.0.1\"]\n{more}");

@@ -117,10 +117,11 @@ async fn every_row_that_can_be_is_walked() {
         world.will("down", Reply::Status(503));
         engine.run(&[world.step("down", "GET")]).await;
     }
-    engine.look("/v1/breakers", |all| all["items"][0]["state"] == "open").await;
+    let opened = engine.look("/v1/breakers", |all| all["items"][0]["state"] == "open").await;
     let held = engine.run(&[world.step("up", "GET")]).await;
     engine.look(&format!("/v1/jobs/{held}"), |job| job["held_by"].is_string()).await;
-    let closed = engine.post("/v1/breakers/close", &json!({"action": "http.request"})).await;
+    let name = &opened["items"][0]["action"];
+    let closed = engine.post("/v1/breakers/close", &json!({"action": name})).await;
     assert_eq!(closed.status, 200, "{closed:?}");
     assert_eq!(engine.ended(&held).await["status"], "completed");
     ids.push(held);

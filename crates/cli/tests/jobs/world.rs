@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 
 use crate::process::PATIENCE;
@@ -24,6 +25,8 @@ pub(crate) struct Seen {
 pub(crate) enum Reply {
     /// This status.
     Status(u16),
+    /// 200 with this body.
+    Body(Vec<u8>),
     /// What comes by this way, when it comes; nothing when it never does.
     Later(oneshot::Receiver<u16>),
 }
@@ -142,6 +145,21 @@ impl Shared {
     }
 }
 
+/// One that was held back by somebody who has gone before any request came is not held back.
+fn next_reply(replies: &mut VecDeque<Reply>) -> Option<Reply> {
+    loop {
+        let mut released = match replies.pop_front()? {
+            Reply::Later(released) => released,
+            reply @ (Reply::Status(_) | Reply::Body(_)) => return Some(reply),
+        };
+        match released.try_recv() {
+            Ok(status) => return Some(Reply::Status(status)),
+            Err(TryRecvError::Empty) => return Some(Reply::Later(released)),
+            Err(TryRecvError::Closed) => {}
+        }
+    }
+}
+
 async fn serve(mut stream: TcpStream, shared: Arc<Shared>) -> Option<()> {
     let mut text = Vec::new();
     let end = loop {
@@ -162,11 +180,16 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) -> Option<()> {
     let reply = {
         let mut state = shared.lock();
         state.seen.push(Seen { path: path.clone(), key: field("idempotency-key") });
-        state.replies.get_mut(&path).and_then(VecDeque::pop_front)
+        state.replies.get_mut(&path).and_then(next_reply)
     };
     shared.changed.send_replace(());
+    let mut body = json!({"did": path}).to_string().into_bytes();
     let status = match reply {
         None => 200,
+        Some(Reply::Body(whole)) => {
+            body = whole;
+            200
+        }
         Some(Reply::Status(status)) => status,
         Some(Reply::Later(released)) => {
             let mut more = [0; 16];
@@ -180,12 +203,11 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) -> Option<()> {
             }
         }
     };
-    let body = json!({"did": path}).to_string();
     let length = body.len();
-    let answer = format!(
-        "HTTP/1.1 {status} so\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-    );
-    stream.write_all(answer.as_bytes()).await.ok()?;
+    let head =
+        format!("HTTP/1.1 {status} so\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.ok()?;
+    stream.write_all(&body).await.ok()?;
     shared.lock().answered.push(path);
     shared.changed.send_replace(());
     stream.shutdown().await.ok()

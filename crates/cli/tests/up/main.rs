@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod ends;
+mod log;
 mod registrar;
 
 use std::io::{BufRead, BufReader};
@@ -11,6 +13,9 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+/// The daemon of `semel up` alone, and kept wherever these tests run.
+const DAEMON_UP: [&str; 6] = ["daemon", "up", "--persistent", "--mesh", "local", "--no-tcp"];
+
 struct Up {
     child: Child,
     ready: Value,
@@ -19,7 +24,11 @@ struct Up {
 impl Up {
     /// Starts it on free ports and waits until it is ready.
     fn start(home: &Path) -> Self {
-        let mut child = spawn(home, &["--json"]);
+        Self::ready(spawn(home, &["--json"]))
+    }
+
+    /// Waits until it says so.
+    fn ready(mut child: Child) -> Self {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not ready: {line:?}"));
@@ -41,16 +50,18 @@ impl Drop for Up {
 }
 
 fn spawn(home: &Path, more: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_semel"))
+    command(home, more).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn command(home: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command
         .args(["up", "--name", "me", "--broker-listen", "127.0.0.1:0"])
         .args(["--api-listen", "127.0.0.1:0", "--home"])
         .arg(home)
         .args(more)
-        .env_remove("SEMEL_HOME")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+        .env_remove("SEMEL_HOME");
+    command
 }
 
 fn semel(home: &Path, arguments: &[&str]) -> Output {

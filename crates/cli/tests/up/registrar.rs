@@ -10,7 +10,7 @@ use semel_testkit::openapi::{Dice, Fuzz, fuzz};
 use serde_json::{Value, json};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::{Up, json, semel};
+use crate::{Up, json, semel, spawn};
 
 const REQUESTS: u32 = 800;
 
@@ -103,6 +103,86 @@ async fn an_effect_happens_once_over_the_socket() {
     let none = format!("/v1/effects/{}?mode=show", "cd".repeat(32));
     let none = local.ask("GET", &none, None).await;
     assert_eq!(none.problem(), (404, "effect_not_found".to_owned()));
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+}
+
+/// The domain of approvals is decided in the engine's own store: held there, nothing is approved.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_is_held_holds_approvals() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = Up::start(folder.path());
+    let ready = up.ready.clone();
+    let local = Local(&ready);
+    let gate = |action: &str| semel(folder.path(), &["registrar", "gate", action, "jobs"]);
+    let step = json!({"id": "a", "gear": "notify", "action": "send", "risk": "high",
+        "params": {"message": "hello"}});
+    let plan = json!({"plan": {"steps": [step]}});
+    let id = local.ask("POST", "/v1/jobs", Some(&plan)).await.json()["id"].clone();
+    let path = format!("/v1/jobs/{}", id.as_str().unwrap());
+    let job = async |status: &str| {
+        let clock = SystemClock::new();
+        loop {
+            let job = local.ask("GET", &path, None).await.json();
+            if job["status"] == status {
+                return job;
+            }
+            assert!(clock.monotonic() < std::time::Duration::from_secs(60), "{job}");
+            tokio::task::yield_now().await;
+        }
+    };
+    let hash = job("awaiting_approval").await["plan_hash"].clone();
+    let approve = async || {
+        let word = json!({"plan_hash": hash});
+        local.ask("POST", &format!("{path}/approve"), Some(&word)).await
+    };
+    let held = gate("hold");
+    assert!(String::from_utf8_lossy(&held.stdout).contains("CAN_PROCEED = NO"), "{held:?}");
+    let shown = gate("show");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("CAN_PROCEED = NO"), "{shown:?}");
+    assert_eq!(approve().await.problem(), (409, "approval_refused".to_owned()));
+    assert_eq!(job("awaiting_approval").await["plan_hash"], hash);
+    let open = gate("open");
+    assert!(String::from_utf8_lossy(&open.stdout).contains("CAN_PROCEED = YES"), "{open:?}");
+    assert_eq!(approve().await.status, 200);
+    job("completed").await;
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+}
+
+/// An engine alone keeps its approvals in a file of its own, and is asked itself; who does not keep
+/// them says so instead of holding nothing.
+#[test]
+fn the_gate_of_an_engine_alone_is_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let gate = |action: &str, more: &[&str]| {
+        semel(home, &[&["registrar", "gate", action, "jobs"], more].concat())
+    };
+    let mut up = Up::ready(spawn(home, &["--json", "--no-jobs"]));
+    let broker = up.ready["broker"].as_str().unwrap().replace("ws://", "http://");
+    let broker = broker.trim_end_matches("/v1/mesh").to_owned();
+    let token = home.join("broker/admin_token").display().to_string();
+    let at_broker = ["--broker", &broker, "--admin-token-file", &token];
+    for more in [&[][..], &at_broker] {
+        let refused = gate("hold", more);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{more:?}: {said}");
+        assert!(said.contains("does not decide over jobs"), "{said}");
+    }
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_semel"));
+    command.args(["job", "serve", "--json", "--home"]).arg(home).env_remove("SEMEL_HOME");
+    let engine = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    let mut engine = Up::ready(engine.spawn().unwrap());
+    let held = || {
+        let store = rusqlite::Connection::open(home.join("jobs/jobs.db")).unwrap();
+        let gate = "SELECT count(*) FROM gate WHERE domain = 'jobs' AND action = 'hold'";
+        store.query_row(gate, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!(held(), 0);
+    let said = gate("hold", &[]);
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(held(), 1, "where approvals are decided over: {said:?}");
+    assert_eq!(gate("hold", &at_broker).status.code(), Some(2), "the broker's holds nothing");
+    assert_eq!(engine.stop(Signal::TERM), Some(0));
     assert_eq!(up.stop(Signal::TERM), Some(0));
 }
 

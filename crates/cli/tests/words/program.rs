@@ -63,3 +63,14 @@ impl Drop for Up {
         let _ = self.child.wait();
     }
 }
+
+/// What could not be told was done all the same: it is not called failed, and is told elsewhere.
+#[test]
+fn an_answer_that_cannot_be_written_is_said_on_stderr() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let output = command.args(["explain", "rate_limited"]).stdout(full).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("stdout: ") && said.contains("What happened"), "{said}");
+}

@@ -19,7 +19,7 @@ fn life_is_well_formed() {
         states: OutboxStatus::ALL,
         events: OutboxEvent::ALL,
         initial: OutboxStatus::Pending,
-        terminal: &[OutboxStatus::Done, OutboxStatus::Aborted],
+        terminal: &[OutboxStatus::Aborted],
     };
     tables::well_formed(&life);
 }

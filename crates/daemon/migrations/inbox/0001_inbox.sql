@@ -25,7 +25,15 @@ CREATE TABLE inbox (
 
 CREATE INDEX inbox_topic ON inbox (topic, id) WHERE topic IS NOT NULL;
 CREATE INDEX inbox_sender ON inbox (sender_pubkey, id);
-CREATE INDEX inbox_received ON inbox (received_at);
+
+-- Those that somebody has read: nothing else is ever swept.
+CREATE TABLE inbox_read (
+    inbox_id    INTEGER NOT NULL PRIMARY KEY,
+    received_at INTEGER NOT NULL
+) STRICT;
+
+-- SWEEP, OLDEST_SIZES.
+CREATE INDEX inbox_read_received ON inbox_read (received_at);
 
 -- What has arrived once. A row outlives its message: retention must not make it new again.
 CREATE TABLE inbox_key (
@@ -52,6 +60,7 @@ INSERT INTO inbox_indexed (one, inbox_id) VALUES (1, 0);
 
 CREATE TRIGGER inbox_removed AFTER DELETE ON inbox BEGIN
     DELETE FROM inbox_fts WHERE rowid = old.id;
+    DELETE FROM inbox_read WHERE inbox_id = old.id;
 END;
 
 -- What happened, in order, for streams that resume. A message is named, not copied.
@@ -66,20 +75,33 @@ CREATE TABLE event (
 
 CREATE INDEX event_at ON event (at);
 
--- What arrived and could not be stored as a message: kept for inspection, never acknowledged away.
+-- What arrived and could not be taken: kept until somebody has looked at it.
 CREATE TABLE set_aside (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     at     INTEGER NOT NULL,
+    -- Who could not take it.
+    source TEXT    NOT NULL CHECK (source = 'link' OR source = 'jobs'),
     reason TEXT    NOT NULL,
-    frame  BLOB    NOT NULL
+    -- Its number in the mesh's history, where that could be read.
+    seq    INTEGER,
+    frame  BLOB    NOT NULL,
+    -- Of source and frame: what comes again is there already.
+    digest BLOB    NOT NULL UNIQUE CHECK (length(digest) = 32)
 ) STRICT;
 
 -- How far each reader that asked us to remember has read.
 CREATE TABLE reader (
-    name     TEXT    NOT NULL PRIMARY KEY,
-    inbox_id INTEGER NOT NULL,
-    at       INTEGER NOT NULL
+    name      TEXT    NOT NULL PRIMARY KEY,
+    inbox_id  INTEGER NOT NULL,
+    -- If it reads nothing but this topic.
+    topic     TEXT,
+    at        INTEGER NOT NULL,
+    -- What it has read is in inbox_read up to here.
+    marked_to INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
+
+-- BEHIND.
+CREATE INDEX reader_behind ON reader (name) WHERE marked_to < inbox_id;
 
 -- READER_BOUND, SWEEP_READERS.
 CREATE INDEX reader_at ON reader (at);

@@ -87,6 +87,10 @@ CREATE TABLE link (
     retiring     BLOB    NOT NULL DEFAULT x'',
     -- Raised by every start after an unclean stop.
     life         INTEGER NOT NULL,
+    -- Rows of lives before this one were accepted by another instance.
+    adopted_life INTEGER NOT NULL DEFAULT 0,
+    -- For how many days the broker remembers ids, as it said last; 0 is for ever.
+    dedupe_days  INTEGER,
     -- On disk before the first send under it.
     store_epoch  TEXT,
     -- Rows before this id may have been sent under an earlier epoch of the broker's store.

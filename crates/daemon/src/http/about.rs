@@ -21,8 +21,17 @@ use crate::store::{INBOX_MIGRATIONS, OUTBOX_MIGRATIONS};
 const IPC_API: u32 = 1;
 
 /// What this API can do, for clients that are newer or older.
-const IPC_FEATURES: &[&str] =
-    &["send", "topics", "queues", "inbox", "inbox_search", "inbox_readers", "outbox", "events"];
+const IPC_FEATURES: &[&str] = &[
+    "send",
+    "topics",
+    "queues",
+    "inbox",
+    "inbox_search",
+    "inbox_readers",
+    "inbox_aside",
+    "outbox",
+    "events",
+];
 
 /// The schema of the databases: the newest of both.
 fn schema_version() -> u32 {
@@ -48,6 +57,8 @@ pub(super) async fn health(call: Call<Daemon>) -> Result<Reply, Problem> {
         "dead": dead,
         "inflight": link.inflight,
         "outbox_pressure": daemon.engine.outbox.pressure().as_str(),
+        "inbox_full": daemon.engine.inbox.is_full(),
+        "set_aside": daemon.engine.inbox.aside_count().await?,
         "mesh": daemon.member.mesh,
         "member_id": link.member_id.map(|id| id.to_string()),
         "member_pubkey": daemon.member.pubkey,
@@ -149,6 +160,8 @@ pub(super) async fn metrics(call: Call<Daemon>) -> Result<Reply, Problem> {
         reconnects: link.reconnects,
         received: daemon.engine.inbox.received(),
         repeated: daemon.engine.inbox.repeated(),
+        nonsense: daemon.engine.inbox.nonsense(),
+        inbox_full: daemon.engine.inbox.is_full(),
         outbox_pct: daemon.engine.outbox.percent().0,
         inbox_pct: daemon.engine.inbox.percent(),
         disk_pct: daemon.engine.outbox.percent().1,

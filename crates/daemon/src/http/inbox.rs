@@ -5,11 +5,15 @@ use semel_api::limits::PAGE_DEFAULT;
 use semel_api::page::{Next, Page};
 use semel_api::problem::Problem;
 use semel_api::route::{Call, Reply};
+use semel_core::code::Code;
+use semel_core::refusal::Refusal;
 use semel_core::rfc3339;
 use serde_json::json;
 
 use super::Daemon;
+use crate::store::aside::{Aside, AsideSource, NewAside};
 use crate::store::inbox::{Filter, Message};
+use crate::store::reader::Read;
 
 /// `GET /v1/inbox`.
 pub(super) async fn list(mut call: Call<Daemon>) -> Result<Reply, Problem> {
@@ -87,10 +91,73 @@ pub(super) async fn search(mut call: Call<Daemon>) -> Result<Reply, Problem> {
 pub(super) async fn ack(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let reader = call.body.text("reader").unwrap_or_default();
     let id = call.body.number("id").unwrap_or(0);
-    let inbox = &call.state.engine.inbox;
-    inbox.reader_set(&reader, id).await?;
-    let read_to = inbox.reader(&reader).await?.unwrap_or(id);
-    Ok(Reply::value(&json!({"reader": reader, "id": read_to})))
+    let topic = call.body.text("topic");
+    let topic = topic.as_deref().map(|topic| topic.trim_start_matches('#'));
+    match call.state.engine.inbox.reader_set(&reader, id, topic).await? {
+        Read::UpTo(id) => Ok(Reply::value(&json!({"reader": reader, "id": id}))),
+        Read::Beyond(newest) => {
+            let detail = format!("has not come yet: the newest message is {newest}");
+            Err(Refusal::at(Code::InvalidField, "/id", detail).into())
+        }
+    }
+}
+
+/// `GET /v1/inbox/aside`.
+pub(super) async fn aside(mut call: Call<Daemon>) -> Result<Reply, Problem> {
+    let (inbox, query) = (&call.state.engine.inbox, &mut call.query);
+    let limit = query.number("limit").unwrap_or(PAGE_DEFAULT);
+    let mut after = query.number("after").unwrap_or(0);
+    let mut page = Page::new(limit, call.api().response_bytes_max());
+    'reading: loop {
+        let ask = page.ask();
+        let found = inbox.aside(after, ask).await?;
+        let full = i64::try_from(found.len()).is_ok_and(|found| found == ask);
+        for one in found {
+            if !page.add(|out| write_aside(&one, out)) {
+                break 'reading;
+            }
+            after = one.id;
+        }
+        if !full {
+            break;
+        }
+    }
+    let next = || {
+        Next::new("/v1/inbox/aside", &after.to_string())
+            .with("limit", Some(&limit.to_string()))
+            .address()
+    };
+    Ok(page.finish(next))
+}
+
+/// `POST /v1/inbox/aside`: somebody else could not take what came.
+pub(super) async fn set_aside(mut call: Call<Daemon>) -> Result<Reply, Problem> {
+    let reason = call.body.text("reason").unwrap_or_default();
+    let seq = call.body.number("seq");
+    let frame = call.body.text("message").unwrap_or_default().into_bytes();
+    let new = NewAside { source: AsideSource::Jobs, reason, seq, frame };
+    call.state.engine.inbox.set_aside(new).await?;
+    Ok(Reply::value(&json!({"status": "kept"})))
+}
+
+/// `POST /v1/inbox/aside/{id}/drop`.
+pub(super) async fn drop_aside(call: Call<Daemon>) -> Result<Reply, Problem> {
+    let dropped = match call.id.parse() {
+        Ok(id) => call.state.engine.inbox.aside_drop(id).await?,
+        Err(_) => false,
+    };
+    Ok(Reply::value(&json!({"dropped": dropped})))
+}
+
+fn write_aside(aside: &Aside, out: &mut Vec<u8>) {
+    let mut object = Object::open(out);
+    object.number("id", aside.id);
+    object.time("at", aside.at);
+    object.plain("source", aside.source.as_str());
+    object.text("reason", &aside.reason);
+    object.maybe_number("seq", aside.seq);
+    object.body(&aside.frame);
+    object.close();
 }
 
 /// An item of the inbox, as lists and events carry it.

@@ -39,6 +39,8 @@ pub(super) struct Live {
     pub(super) reconnects: [u64; Loss::ALL.len()],
     pub(super) received: [(DestinationKind, u64); DestinationKind::ALL.len()],
     pub(super) repeated: u64,
+    pub(super) nonsense: u64,
+    pub(super) inbox_full: bool,
     pub(super) outbox_pct: u64,
     pub(super) inbox_pct: u64,
     pub(super) disk_pct: u64,
@@ -128,6 +130,10 @@ fn register_live(registry: &mut Registry, live: &Live) {
         received.get_or_create(&vec![("kind", kind.as_str())]).inc_by(count);
     }
     registry.register("recv", "New messages in the inbox", received);
+    let help = "What came and could not be taken, and is set aside";
+    registry.register("invalid_inbound", help, ConstCounter::new(live.nonsense));
+    let help = "Whether messages that nobody has read fill the inbox";
+    registry.register("inbox_full", help, gauge(live.inbox_full.into()));
     let help = "Times that the token of the local API was replaced";
     registry.register("local_token_rotations", help, ConstCounter::new(live.token_rotations));
     if let Some(lag) = live.lag {

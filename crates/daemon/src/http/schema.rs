@@ -68,6 +68,22 @@ pub(super) fn reader() -> Value {
     object(&[("reader", text()), ("id", number())])
 }
 
+pub(super) fn asides() -> Value {
+    list_of(object(&[
+        ("id", number()),
+        ("at", time()),
+        ("source", word(&["link", "jobs"])),
+        ("reason", text()),
+        ("seq", maybe_number()),
+        ("body", maybe_text()),
+        ("body_base64?", text()),
+    ]))
+}
+
+pub(super) fn dropped() -> Value {
+    object(&[("dropped", flag())])
+}
+
 fn row_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("outbox_id", text()),
@@ -205,6 +221,8 @@ pub(super) fn health() -> Value {
         ("dead", number()),
         ("inflight", number()),
         ("outbox_pressure", text()),
+        ("inbox_full", flag()),
+        ("set_aside", number()),
         ("mesh", text()),
         ("member_id", maybe_text()),
         ("member_pubkey", text()),

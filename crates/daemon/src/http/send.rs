@@ -1,7 +1,7 @@
 //! Sends (mesh.md §4 and §5). The decision is the outbox's; here a request becomes a draft, and the
 //! table's answer becomes HTTP.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use semel_api::json::Object;
 use semel_api::problem::Problem;
@@ -13,6 +13,7 @@ use semel_core::fingerprint::{BodyHash, Fingerprint};
 use semel_core::id::ClientMessageId;
 use semel_core::outbox::{Accept, Conflict};
 use semel_core::refusal::Refusal;
+use semel_store::StoreError;
 use serde_json::{Map, Value, json};
 
 use super::Daemon;
@@ -50,10 +51,10 @@ async fn deliver(mut call: Call<Daemon>, to: String) -> Result<Reply, Problem> {
     let reply_to_id = call.body.text("reply_to_id");
     let meta = call.body.object("meta").unwrap_or_default();
     let mentions = call.body.names("mentions");
-    let Mentioning { meta, mentions_given, unresolved } =
-        with_mentions(daemon, meta, mentions).await?;
+    let named = Named::find(daemon, &target, &mentions).await?;
+    let Mentioning { meta, mentions_given, unresolved } = with_mentions(&named, meta, mentions)?;
     let kind = target.kind();
-    let (mut resolved, mut candidates) = target.resolve(daemon).await?;
+    let (mut resolved, mut candidates) = target.resolve(&named);
     if let (Ok(_), Some((refusal, peers))) = (&resolved, unresolved) {
         (resolved, candidates) = (Err(refusal), peers);
     }
@@ -63,6 +64,32 @@ async fn deliver(mut call: Call<Daemon>, to: String) -> Result<Reply, Problem> {
     let send = NewSend { client_message_id, to_given: to, resolved, draft };
     let answered = daemon.engine.outbox.send(send).await?;
     answer(daemon, kind, answered, candidates)
+}
+
+/// Whom the names in a send mean.
+struct Named(HashMap<String, Vec<Peer>>);
+
+impl Named {
+    /// All of them are looked up together, so that the broker is asked at most once.
+    async fn find(
+        daemon: &Daemon,
+        target: &Target,
+        mentions: &[String],
+    ) -> Result<Self, StoreError> {
+        let to = match target {
+            Target::Known(_) => None,
+            Target::Named(name) => Some(name.as_str()),
+        };
+        let mentioned = mentions.iter().filter_map(|mention| mention.strip_prefix('@'));
+        let names: BTreeSet<&str> = to.into_iter().chain(mentioned).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let peers = daemon.engine.peers_of(&names, CANDIDATES_MAX).await?;
+        Ok(Self(names.into_iter().map(str::to_owned).zip(peers).collect()))
+    }
+
+    fn peers(&self, name: &str) -> &[Peer] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// What `to` says.
@@ -102,20 +129,15 @@ impl Target {
 
     /// What it means now. A name that means nothing is no error yet: a retry is compared with what
     /// it meant the first time. With it, those that an ambiguous name might mean.
-    async fn resolve(
-        self,
-        daemon: &Daemon,
-    ) -> Result<(Result<Destination, Refusal>, Vec<Peer>), Problem> {
+    fn resolve(self, named: &Named) -> (Result<Destination, Refusal>, Vec<Peer>) {
         match self {
-            Self::Known(destination) => Ok((Ok(destination), Vec::new())),
+            Self::Known(destination) => (Ok(destination), Vec::new()),
             Self::Named(name) => {
-                let mut peers = daemon.engine.outbox.peers_named(&name, CANDIDATES_MAX).await?;
-                let resolved = one_of(&name, "/to", &peers)
+                let peers = named.peers(&name);
+                let resolved = one_of(&name, "/to", peers)
                     .and_then(|peer| Destination::new(DestinationKind::Dm, peer.pubkey.as_str()));
-                if resolved.is_ok() {
-                    peers.clear();
-                }
-                Ok((resolved, peers))
+                let candidates = if resolved.is_ok() { Vec::new() } else { peers.to_vec() };
+                (resolved, candidates)
             }
         }
     }
@@ -176,8 +198,8 @@ struct Mentioning {
 }
 
 /// Mentions travel as the reserved meta key of that name: keys, each once, sorted.
-async fn with_mentions(
-    daemon: &Daemon,
+fn with_mentions(
+    named: &Named,
     mut meta: Map<String, Value>,
     mentions: Vec<String>,
 ) -> Result<Mentioning, Problem> {
@@ -190,18 +212,18 @@ async fn with_mentions(
         Some(value) => reserved(&value)?,
     };
     let given: BTreeSet<&String> = keys.iter().chain(&mentions).collect();
-    let named = mentions.iter().any(|mention| mention.starts_with('@'));
-    let mentions_given = named.then(|| json!(given).to_string());
+    let has_names = mentions.iter().any(|mention| mention.starts_with('@'));
+    let mentions_given = has_names.then(|| json!(given).to_string());
     let mut unresolved = None;
     for (index, mention) in mentions.into_iter().enumerate() {
         let pointer = format!("/mentions/{index}");
         if is_key(&mention) {
             keys.insert(mention);
         } else if let Some(name) = mention.strip_prefix('@') {
-            let peers = daemon.engine.outbox.peers_named(name, CANDIDATES_MAX).await?;
-            match one_of(name, &pointer, &peers) {
+            let peers = named.peers(name);
+            match one_of(name, &pointer, peers) {
                 Ok(peer) => drop(keys.insert(peer.pubkey.clone())),
-                Err(refusal) => drop(unresolved.get_or_insert((refusal, peers))),
+                Err(refusal) => drop(unresolved.get_or_insert((refusal, peers.to_vec()))),
             }
         } else {
             let detail = "must be @name or a public key of 64 lower-case hexadecimal digits";

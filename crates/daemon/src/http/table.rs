@@ -116,11 +116,38 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         body: &[
             Field::needed("reader", NAME, "who has read"),
             Field::needed("id", COUNT, "up to the item with this id"),
+            Field::new("topic", TO, "and of this topic alone"),
         ],
         answers: &[json(200, "how far the reader has read now", schema::reader)],
         problems: &[Code::InsufficientStorage],
         ..post("/v1/inbox/ack", "Remembers how far a reader has read", |call| {
             Box::pin(inbox::ack(call))
+        })
+    },
+    Route {
+        query: &[Field::new("after", COUNT, "after the item with this id"), LIMIT],
+        answers: &[json(200, "oldest first", schema::asides)],
+        ..get("/v1/inbox/aside", "Lists what arrived and could not be taken", |call| {
+            Box::pin(inbox::aside(call))
+        })
+    },
+    Route {
+        body: &[
+            Field::needed("reason", SHORT, "why it could not be taken"),
+            Field::needed("message", TEXT, "what came"),
+            Field::new("seq", COUNT, "its number in the mesh's history"),
+        ],
+        answers: &[json(200, "it is kept, once", schema::done)],
+        problems: &[Code::InsufficientStorage],
+        ..post("/v1/inbox/aside", "Keeps a message that its reader could not take", |call| {
+            Box::pin(inbox::set_aside(call))
+        })
+    },
+    Route {
+        answers: &[json(200, "whether it was there", schema::dropped)],
+        problems: &[Code::InsufficientStorage],
+        ..post("/v1/inbox/aside/{id}/drop", "Deletes what somebody has looked at", |call| {
+            Box::pin(inbox::drop_aside(call))
         })
     },
     Route {

@@ -3,25 +3,33 @@
 use std::sync::Arc;
 
 use semel_core::envelope::DestinationKind;
-use semel_wire::frame::Delivery;
+use semel_wire::frame::{Delivery, Unread};
 use tokio::sync::mpsc;
 
 use crate::inbox::Inbox;
 use crate::limits::RECEIVE_BATCH_MAX;
+use crate::store::aside::{AsideSource, NewAside};
 use crate::store::inbox::{Arrived, Way};
 
 /// Messages on their way into the inbox.
 pub(super) enum Arrival {
-    /// Pushed: acknowledged up to the last of them.
-    Pushed(Vec<Delivery>),
+    /// Pushed: acknowledged up to the last of them, also if that could not be read.
+    Pushed { deliveries: Vec<Delivery>, unread: Vec<Unread> },
     /// A page of history, with what the broker says comes after it.
-    History { deliveries: Vec<Delivery>, way: Way, next_after_seq: Option<i64> },
+    History {
+        deliveries: Vec<Delivery>,
+        unread: Vec<Unread>,
+        way: Way,
+        next_after_seq: Option<i64>,
+    },
+    /// What made no sense, and was no message that is acknowledged.
+    Aside(Vec<Unread>),
 }
 
 /// What is on disk now.
 pub(super) enum Stored {
-    /// Pushes up to here.
-    Pushed(i64),
+    /// Pushes up to here, and those that could be read up to there.
+    Pushed { acked: i64, read: Option<i64> },
     /// A page of history.
     History { last_seq: Option<i64>, next_after_seq: Option<i64> },
 }
@@ -44,24 +52,37 @@ pub(super) async fn run(
         }
         let mut pushed: Vec<Arrived> = Vec::new();
         let mut told = Vec::new();
+        let mut unread_to = None;
         for arrival in batch.drain(..) {
             match arrival {
-                Arrival::Pushed(deliveries) => pushed.extend(deliveries.into_iter().map(arrived)),
-                Arrival::History { deliveries, way, next_after_seq } => {
+                Arrival::Pushed { deliveries, unread } => {
+                    pushed.extend(deliveries.into_iter().map(arrived));
+                    unread_to = unread_to.max(unread.iter().filter_map(|one| one.seq).max());
+                    if !set_aside(&inbox, unread).await {
+                        return;
+                    }
+                }
+                Arrival::History { deliveries, unread, way, next_after_seq } => {
                     let last_seq = deliveries.last().map(|delivery| delivery.seq);
                     let page: Vec<Arrived> = deliveries.into_iter().map(arrived).collect();
-                    if !store(&inbox, page, way).await {
+                    if !set_aside(&inbox, unread).await || !store(&inbox, page, way).await {
                         return;
                     }
                     told.push(Stored::History { last_seq, next_after_seq });
                 }
+                Arrival::Aside(unread) => {
+                    if !set_aside(&inbox, unread).await {
+                        return;
+                    }
+                }
             }
         }
-        if let Some(seq) = pushed.iter().map(|message| message.seq).max() {
+        let read = pushed.iter().map(|message| message.seq).max();
+        if let Some(acked) = read.max(unread_to) {
             if !store(&inbox, pushed, Way::Live).await {
                 return;
             }
-            told.push(Stored::Pushed(seq));
+            told.push(Stored::Pushed { acked, read });
         }
         for told in told {
             if stored.send(told).await.is_err() {
@@ -69,6 +90,18 @@ pub(super) async fn run(
             }
         }
     }
+}
+
+/// Keeps what could not be read, before it is acknowledged (traps.md 8).
+async fn set_aside(inbox: &Inbox, unread: Vec<Unread>) -> bool {
+    for Unread { seq, text, why } in unread {
+        let (source, reason, frame) = (AsideSource::Link, why.to_string(), text.into_bytes());
+        if let Err(error) = inbox.set_aside(NewAside { source, reason, seq, frame }).await {
+            tracing::error!(error = error.chain(), "what came could not be kept; it comes again");
+            return false;
+        }
+    }
+    true
 }
 
 async fn store(inbox: &Inbox, messages: Vec<Arrived>, way: Way) -> bool {

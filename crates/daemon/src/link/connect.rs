@@ -1,6 +1,7 @@
 //! From an address to a connection that may carry traffic: connect, `hello`, negotiation. Nothing
 //! is sent before `hello_ack` (mesh.md §10), and no send before the features are agreed (§8).
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use futures_util::stream::{SplitSink, SplitStream};
@@ -11,7 +12,7 @@ use semel_core::id::InstanceId;
 use semel_crypto::hello::{HelloClaim, sign};
 use semel_wire::features::{self, Feature, Negotiated};
 use semel_wire::frame::{
-    CloseReason, FeatureNegotiationRequest, FromBroker, FromDaemon, Hello, HelloAck,
+    CloseReason, FeatureNegotiationRequest, FromBroker, FromDaemon, Hello, HelloAck, Salvaged,
 };
 use semel_wire::limits::HANDSHAKE_BYTES_MAX;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,6 +24,8 @@ use tokio_tungstenite::tungstenite::http::Uri;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Bytes, Message};
 
+use super::meter::{Meter, Metered};
+use super::patience::Reach;
 use super::{Ended, Fatal, LinkOptions, Loss};
 use crate::limits::{CONNECT_TIMEOUT, INBOUND_MAX};
 
@@ -46,12 +49,12 @@ type Socket = WebSocketStream<Box<dyn Stream>>;
 pub(super) struct Connection {
     pub(super) sink: SplitSink<Socket, Message>,
     pub(super) stream: SplitStream<Socket>,
+    /// Counts what goes out.
+    pub(super) meter: Arc<Meter>,
     pub(super) ack: HelloAck,
     pub(super) negotiated: Negotiated,
-    /// Of our hello.
-    pub(super) nonce: Hex<16>,
     /// What the broker said before it answered our request for features.
-    pub(super) early: Vec<FromBroker>,
+    pub(super) early: Vec<Salvaged>,
 }
 
 /// Connects within a limit.
@@ -59,10 +62,11 @@ pub(super) async fn connect(
     options: &LinkOptions,
     clock: &dyn Clock,
     retire: &[InstanceId],
+    nonce: Hex<16>,
 ) -> Result<Connection, Ended> {
-    match tokio::time::timeout(CONNECT_TIMEOUT, connect_now(options, clock, retire)).await {
+    match tokio::time::timeout(CONNECT_TIMEOUT, connect_now(options, clock, retire, nonce)).await {
         Ok(connected) => connected,
-        Err(_) => Err(away("it did not answer in time")),
+        Err(_) => Err(silent("it did not answer in time")),
     }
 }
 
@@ -70,11 +74,12 @@ async fn connect_now(
     options: &LinkOptions,
     clock: &dyn Clock,
     retire: &[InstanceId],
+    nonce: Hex<16>,
 ) -> Result<Connection, Ended> {
-    let mut socket = open(options).await?;
+    let meter = Arc::<Meter>::default();
+    let mut socket = open(options, Arc::clone(&meter)).await?;
     let first = next(&mut socket).await?;
     let FromBroker::Challenge(challenge) = first else { return Err(unexpected(&first)) };
-    let nonce = Hex((options.random)().to_be_bytes());
     let mut hello = Hello {
         mesh: options.mesh.clone(),
         pubkey: options.keys.public().to_hex(),
@@ -105,10 +110,10 @@ async fn connect_now(
     let mut early = Vec::new();
     let negotiated = negotiate(options, &mut socket, &mut early).await?;
     let (sink, stream) = socket.split();
-    Ok(Connection { sink, stream, ack, negotiated, nonce, early })
+    Ok(Connection { sink, stream, meter, ack, negotiated, early })
 }
 
-async fn open(options: &LinkOptions) -> Result<Socket, Ended> {
+async fn open(options: &LinkOptions, meter: Arc<Meter>) -> Result<Socket, Ended> {
     let unfit = |what: String| Ended::Fatal(Fatal::Unfit(what));
     let uri: Uri =
         options.url.parse().map_err(|error| unfit(format!("{}: {error}", options.url)))?;
@@ -119,9 +124,17 @@ async fn open(options: &LinkOptions) -> Result<Socket, Ended> {
         _ => return Err(unfit(format!("{} is neither ws:// nor wss://", options.url))),
     };
     let address = (host.trim_matches(['[', ']']), uri.port_u16().unwrap_or(port));
-    let stream = TcpStream::connect(address).await.map_err(|error| away(error.to_string()))?;
+    let stream = TcpStream::connect(address).await.map_err(|error| {
+        // Somebody said so.
+        let kinds = [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset];
+        match kinds.contains(&error.kind()) {
+            true => away(error.to_string()),
+            false => silent(error.to_string()),
+        }
+    })?;
     // Frames are small, and somebody waits for each.
     let _ = stream.set_nodelay(true);
+    let stream = Metered { stream, meter };
     let stream: Box<dyn Stream> = if secure {
         let config = options.tls.as_ref().ok_or_else(|| unfit("TLS is not set up".to_owned()))?;
         let name = rustls::pki_types::ServerName::try_from(host.to_owned());
@@ -150,7 +163,7 @@ async fn open(options: &LinkOptions) -> Result<Socket, Ended> {
 async fn negotiate(
     options: &LinkOptions,
     socket: &mut Socket,
-    early: &mut Vec<FromBroker>,
+    early: &mut Vec<Salvaged>,
 ) -> Result<Negotiated, Ended> {
     let always = REQUIRED.iter().map(|feature| feature.as_str());
     let required: Vec<&str> = always.chain(options.require.iter().map(String::as_str)).collect();
@@ -160,17 +173,18 @@ async fn negotiate(
     let request = FeatureNegotiationRequest { require, optional };
     say(socket, &FromDaemon::FeatureNegotiationRequest(request)).await?;
     let response = loop {
-        let frame = next(socket).await?;
-        if let FromBroker::FeatureNegotiationResponse(response) = frame {
-            break response;
-        }
+        let said = hear(socket).await?;
         // What waits for us does not wait for this; its window bounds it.
-        let may_be =
-            matches!(frame, FromBroker::Push(_) | FromBroker::Presence(_) | FromBroker::Ping(_));
-        if !may_be || early.len() >= INBOUND_MAX {
-            return Err(unexpected(&frame));
+        match said.frame {
+            Some(FromBroker::FeatureNegotiationResponse(response)) => break response,
+            Some(FromBroker::Push(_) | FromBroker::Presence(_) | FromBroker::Ping(_)) | None
+                if early.len() < INBOUND_MAX =>
+            {
+                early.push(said);
+            }
+            Some(frame) => return Err(unexpected(&frame)),
+            None => return Err(away("too much came too early")),
         }
-        early.push(frame);
     };
     match features::accept(&required, &response) {
         Ok(negotiated) => {
@@ -203,7 +217,17 @@ async fn say(socket: &mut Socket, frame: &FromDaemon) -> Result<(), Ended> {
     sent.map_err(|error| away(error.to_string()))
 }
 
+/// The next frame of the handshake, which must make sense.
 async fn next(socket: &mut Socket) -> Result<FromBroker, Ended> {
+    let Salvaged { frame, unread } = hear(socket).await?;
+    match (frame, unread.into_iter().next()) {
+        (Some(frame), None) => Ok(frame),
+        (_, Some(unread)) => Err(away(unread.why.to_string())),
+        (None, None) => Err(away("a frame says nothing")),
+    }
+}
+
+async fn hear(socket: &mut Socket) -> Result<Salvaged, Ended> {
     loop {
         let text: Bytes = match socket.next().await {
             Some(Ok(Message::Text(text))) => text.into(),
@@ -212,12 +236,12 @@ async fn next(socket: &mut Socket) -> Result<FromBroker, Ended> {
             Some(Ok(Message::Close(_))) | None => return Err(away("the broker closed")),
             Some(Err(error)) => return Err(away(error.to_string())),
         };
-        return match FromBroker::decode(&text, HANDSHAKE_BYTES_MAX.max(FRAME_BYTES_MAX)) {
-            Ok(FromBroker::CloseReason(reason)) => {
-                Err(Ended::of_close(reason.kind, &reason.detail, true, false))
+        let said = FromBroker::salvage(&text, HANDSHAKE_BYTES_MAX.max(FRAME_BYTES_MAX));
+        return match said.frame {
+            Some(FromBroker::CloseReason(reason)) => {
+                Err(Ended::of_close(reason.kind, &reason.detail, true))
             }
-            Ok(frame) => Ok(frame),
-            Err(refusal) => Err(away(refusal.to_string())),
+            Some(_) | None => Ok(said),
         };
     }
 }
@@ -227,5 +251,10 @@ fn unexpected(frame: &FromBroker) -> Ended {
 }
 
 fn away(why: impl Into<String>) -> Ended {
-    Ended::Again { worked: false, why: why.into(), loss: Loss::Gone }
+    Ended::Again { why: why.into(), loss: Loss::Gone, reach: Reach::Answered }
+}
+
+/// Nothing came back at all.
+fn silent(why: impl Into<String>) -> Ended {
+    Ended::Again { why: why.into(), loss: Loss::Gone, reach: Reach::Silent }
 }

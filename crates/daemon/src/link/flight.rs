@@ -21,9 +21,18 @@ pub(super) enum Errand {
 pub(super) struct Flying {
     pub(super) id: OutboxId,
     pub(super) errand: Errand,
+    /// When it was handed to the writer.
     pub(super) sent_at: Duration,
+    /// When its last byte went out.
+    pub(super) left_at: Option<Duration>,
     /// This attempt's number.
     pub(super) attempt: u32,
+}
+
+impl Flying {
+    pub(super) fn new(id: OutboxId, errand: Errand, sent_at: Duration, attempt: u32) -> Self {
+        Self { id, errand, sent_at, left_at: None, attempt }
+    }
 }
 
 /// Everything that is on the wire of one connection.
@@ -31,8 +40,14 @@ pub(super) struct Flying {
 pub(super) struct Flight {
     flying: HashMap<ClientMessageId, Flying>,
     ids: HashSet<OutboxId>,
-    /// Oldest first; what was answered meanwhile is skipped.
-    order: VecDeque<(Duration, ClientMessageId)>,
+    /// Oldest first, numbered from 1; what was answered meanwhile is skipped.
+    order: VecDeque<(u64, ClientMessageId)>,
+    /// Numbers that were given.
+    departed: u64,
+    /// Those up to here have left.
+    left_to: u64,
+    /// The last answer.
+    answered_at: Duration,
 }
 
 impl Flight {
@@ -50,24 +65,45 @@ impl Flight {
 
     pub(super) fn depart(&mut self, client_message_id: ClientMessageId, flying: Flying) {
         self.ids.insert(flying.id);
-        self.order.push_back((flying.sent_at, client_message_id.clone()));
+        self.departed += 1;
+        self.order.push_back((self.departed, client_message_id.clone()));
         self.flying.insert(client_message_id, flying);
     }
 
+    /// The first so many frames have left by then: the time for their answers begins.
+    pub(super) fn left(&mut self, count: u64, at: Duration) {
+        let first = self.order.partition_point(|(number, _)| *number <= self.left_to);
+        for (_, id) in self.order.range(first..).take_while(|(number, _)| *number <= count) {
+            if let Some(flying) = self.flying.get_mut(id) {
+                flying.left_at.get_or_insert(at);
+            }
+        }
+        self.left_to = self.left_to.max(count);
+    }
+
     /// The row that this answer is for; an answer to nothing is none.
-    pub(super) fn land(&mut self, client_message_id: &ClientMessageId) -> Option<Flying> {
+    pub(super) fn land(
+        &mut self,
+        client_message_id: &ClientMessageId,
+        now: Duration,
+    ) -> Option<Flying> {
         let flying = self.flying.remove(client_message_id)?;
         self.ids.remove(&flying.id);
+        if self.order.front().is_some_and(|(_, id)| id == client_message_id) {
+            self.order.pop_front();
+            // Answers come in order: the time of the next begins when its turn does.
+            self.answered_at = now;
+        }
         Some(flying)
     }
 
-    /// When the oldest unanswered row was sent.
-    pub(super) fn oldest(&mut self) -> Option<Duration> {
+    /// Since when the oldest unanswered row waits for its answer; not while it has not left.
+    pub(super) fn waiting_since(&mut self) -> Option<Duration> {
         loop {
-            let (sent_at, id) = self.order.front()?;
+            let (_, id) = self.order.front()?;
             match self.flying.get(id) {
-                Some(flying) if flying.sent_at == *sent_at => return Some(*sent_at),
-                Some(_) | None => drop(self.order.pop_front()),
+                Some(flying) => return flying.left_at.map(|at| at.max(self.answered_at)),
+                None => drop(self.order.pop_front()),
             }
         }
     }
@@ -75,7 +111,7 @@ impl Flight {
     /// The connection is gone: everything that was on it, in the order of sending.
     pub(super) fn crash(mut self) -> Vec<Flying> {
         let order = std::mem::take(&mut self.order);
-        order.iter().filter_map(|(_, id)| self.land(id)).collect()
+        order.iter().filter_map(|(_, id)| self.flying.remove(id)).collect()
     }
 }
 
@@ -118,25 +154,49 @@ mod tests {
     fn answers_find_their_rows_and_the_oldest_is_known() {
         let mint = IdMint::new(Arc::new(SimClock::at_ms(1)), Box::new(|| 42));
         let id = |text: &str| ClientMessageId::parse(text).unwrap();
-        let fly = |seconds| Flying {
-            id: mint.outbox_id(),
-            errand: Errand::Send,
-            sent_at: Duration::from_secs(seconds),
-            attempt: 1,
-        };
+        let at = Duration::from_secs;
+        let fly = |seconds| Flying::new(mint.outbox_id(), Errand::Send, at(seconds), 1);
         let mut flight = Flight::default();
-        let (one, two, three) = (fly(1), fly(2), fly(3));
+        let (one, mut two, three) = (fly(1), fly(2), fly(3));
         flight.depart(id("one"), one.clone());
         flight.depart(id("two"), two.clone());
-        assert_eq!(flight.oldest(), Some(one.sent_at));
-        assert_eq!(flight.land(&id("one")), Some(one.clone()));
-        assert_eq!(flight.land(&id("one")), None, "an answer counts once");
-        assert_eq!(flight.oldest(), Some(two.sent_at));
+        flight.left(2, at(5));
+        two.left_at = Some(at(5));
+        assert_eq!(flight.waiting_since(), Some(at(5)));
+        let landed = flight.land(&id("one"), at(6));
+        assert_eq!(landed, Some(Flying { left_at: Some(at(5)), ..one.clone() }));
+        assert_eq!(flight.land(&id("one"), at(6)), None, "an answer counts once");
         flight.depart(id("three"), three.clone());
         // The same id again, after its answer.
-        let again = Flying { id: one.id, ..fly(4) };
+        let again = Flying { id: one.id, ..fly(7) };
         flight.depart(id("one"), again.clone());
         assert!(flight.contains(one.id) && flight.len() == 3);
         assert_eq!(flight.crash(), [two, three, again]);
+    }
+
+    #[test]
+    fn the_time_for_an_answer_begins_when_the_row_has_left_and_it_is_its_turn() {
+        let mint = IdMint::new(Arc::new(SimClock::at_ms(1)), Box::new(|| 42));
+        let id = |text: &str| ClientMessageId::parse(text).unwrap();
+        let at = Duration::from_secs;
+        let mut flight = Flight::default();
+        for name in ["one", "two", "three"] {
+            flight.depart(id(name), Flying::new(mint.outbox_id(), Errand::Send, at(1), 1));
+        }
+        assert_eq!(flight.waiting_since(), None, "nothing has left");
+        flight.left(1, at(40));
+        assert_eq!(flight.waiting_since(), Some(at(40)));
+        flight.left(2, at(50));
+        flight.land(&id("one"), at(60));
+        assert_eq!(flight.waiting_since(), Some(at(60)), "it waited behind the first");
+        flight.land(&id("two"), at(61));
+        assert_eq!(flight.waiting_since(), None, "the third has not left");
+        flight.left(3, at(70));
+        assert_eq!(flight.waiting_since(), Some(at(70)));
+        // Who is answered out of turn does not give the oldest more time.
+        flight.depart(id("four"), Flying::new(mint.outbox_id(), Errand::Send, at(71), 1));
+        flight.left(4, at(72));
+        flight.land(&id("four"), at(80));
+        assert_eq!(flight.waiting_since(), Some(at(70)));
     }
 }

@@ -4,30 +4,35 @@
 
 mod fill;
 mod frames;
+mod line;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream::{SplitSink, SplitStream};
-use futures_util::{SinkExt, StreamExt};
+use semel_core::clock::UnixMs;
 use semel_core::id::OutboxId;
+use semel_core::limits::INTEGER_MAX;
+use semel_core::outbox::Outcome;
 use semel_wire::frame::{
-    Ack, FromBroker, FromDaemon, HistoryRequest, Ping, QueueAck, QueueTake, Resolve, ResolveItem,
+    Ack, FromBroker, FromDaemon, HistoryRequest, Ping, QueueAck, QueueTake, RequestFailed, Resolve,
+    ResolveItem, Salvaged,
 };
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
 use self::fill::Look;
+use self::line::{Writer, read};
 use super::arrivals::{self, Arrival, Stored};
 use super::connect::Connection;
 use super::flight::{Errand, Failing, Flight};
+use super::meter::Progress;
+use super::patience::Reach;
 use super::{Ask, Command, Ended, Link, LinkState, Loss, stopped};
 use crate::limits::{
     HISTORY_PAGE, INBOUND_MAX, OUTBOUND_MAX, PING_INTERVAL, RESOLVE_MAX, SILENCE_MAX, WRITE_TIMEOUT,
 };
-use crate::marks::Change;
+use crate::marks::{Change, Settled};
 use crate::store::claim::{self, Unknown};
 use crate::store::event::EventKind;
 use crate::store::inbox::Way;
@@ -59,15 +64,30 @@ struct Serving {
     catching_up: Option<i64>,
     /// Pushed and stored while history was caught up with.
     pushed_to: i64,
+    /// The last that was pushed and not taken. Acknowledgements are cumulative, so that nothing
+    /// behind it is taken before the broker has begun again. That it has can be seen by a number
+    /// that is no higher; the first of those that were not taken may be gone by then.
+    untaken: Option<i64>,
     offers: Offers,
     resolving: Option<Resolving>,
+    /// Rows that were given up here and may have been sent: the broker is asked once that is on
+    /// disk.
+    given_up: Vec<OutboxId>,
+    /// A page of history was asked for and has not come.
+    history_asked: bool,
+    /// A page of it made no sense: the next connection asks again.
+    history_unread: bool,
+    /// Bytes of the largest frame that the broker reads.
+    frame_bytes_max: usize,
     /// Who waits for the next round of resolving.
     resolve_next: Vec<oneshot::Sender<bool>>,
     asked: HashMap<u64, oneshot::Sender<FromBroker>>,
     next_request: u64,
     heard_at: Duration,
+    progress: Progress,
+    /// How many sends have left, and when; at most a window of these.
+    left: mpsc::UnboundedReceiver<(u64, Duration)>,
     pinged_at: Duration,
-    expired_at: Duration,
 }
 
 /// Done rows that are offered again to a broker that was restored, a page at a time.
@@ -77,6 +97,15 @@ struct Offers {
     page_last: Option<OutboxId>,
     outstanding: usize,
     again: bool,
+}
+
+impl Offers {
+    /// Those that a store of another life has not been offered yet.
+    fn of(link: &LinkRow) -> Self {
+        let is_offered = link.offered_to >= link.epoch_floor;
+        let after = (!is_offered).then(|| link.offered_to.clone());
+        Self { after, page_last: None, outstanding: 0, again: false }
+    }
 }
 
 /// Rows whose fate the broker is asked about, a page at a time.
@@ -94,19 +123,23 @@ pub(super) async fn serve(
     connection: Connection,
     stop: &mut watch::Receiver<bool>,
 ) -> Ended {
-    let Connection { sink, stream, ack, negotiated, nonce, early } = connection;
-    let mut serving = match begin(link, &ack, negotiated, nonce).await {
+    let Connection { sink, stream, meter, ack, negotiated, early } = connection;
+    let mut serving = match begin(link, &ack, negotiated).await {
         Ok(serving) => serving,
         Err(ended) => return ended,
     };
     let (arrivals, arriving) = mpsc::channel(INBOUND_MAX);
     serving.arrivals = arrivals;
+    serving.progress = Progress::new(Arc::clone(&meter), link.clock.monotonic());
+    let (leaving, left) = mpsc::unbounded_channel();
+    serving.left = left;
     let (stored, mut on_disk) = mpsc::channel(INBOUND_MAX);
-    let storing = tokio::spawn(arrivals::run(std::sync::Arc::clone(&link.inbox), arriving, stored));
+    let storing = tokio::spawn(arrivals::run(Arc::clone(&link.inbox), arriving, stored));
     let (incoming, mut frames) = mpsc::channel(INBOUND_MAX);
     let reading = tokio::spawn(read(stream, incoming, early));
     let (outgoing, writing) = mpsc::channel(OUTBOUND_MAX);
-    let writing = tokio::spawn(write(sink, writing));
+    let writer = Writer { sink, meter, clock: Arc::clone(&link.clock), left: leaving };
+    let writing = tokio::spawn(writer.run(writing));
     let ended = run(link, &mut serving, &mut frames, &outgoing, &mut on_disk, stop).await;
     reading.abort();
     drop(outgoing);
@@ -117,13 +150,34 @@ pub(super) async fn serve(
     drop(serving.arrivals);
     drop(on_disk);
     let _ = storing.await;
-    for flying in serving.flight.crash() {
-        if flying.errand == Errand::Send && !cfg!(semel_plant = "drop") {
-            link.mark(flying.id, Change::Restart).await;
+    crash(link, serving.flight, &ended).await;
+    ended
+}
+
+/// What was on the wire goes out again, but for the row at which the broker closes each time.
+async fn crash(link: &mut Link, flight: Flight, ended: &Ended) {
+    let flying = flight.crash();
+    let (unread, why) = match ended {
+        Ended::Again { loss: Loss::Unread, why, .. } => (link.suspects.closed_on(&flying), &**why),
+        Ended::Again { .. } | Ended::Fatal(_) | Ended::Stopped => (None, ""),
+    };
+    for flying in flying {
+        if unread == Some(flying.id) {
+            tracing::error!(id = %flying.id, why, "a row at which the broker closes is given up");
         }
+        let change = match (flying.errand, unread == Some(flying.id)) {
+            // An earlier attempt may have been accepted: the next connection asks.
+            (Errand::Send, true) => {
+                Change::Permanent { why: why.to_owned(), outcome: Outcome::Unknown }
+            }
+            (Errand::Send, false) if cfg!(semel_plant = "drop") => continue,
+            (Errand::Send, false) => Change::Restart,
+            (Errand::Offer, true) => Change::Disowned { why: why.to_owned() },
+            (Errand::Offer, false) => continue,
+        };
+        link.mark(flying.id, change).await;
     }
     link.status.send_modify(|status| status.inflight = 0);
-    ended
 }
 
 /// What is written down before anything is sent: the epoch of the broker's store.
@@ -131,24 +185,24 @@ async fn begin(
     link: &mut Link,
     ack: &semel_wire::frame::HelloAck,
     negotiated: semel_wire::features::Negotiated,
-    nonce: semel_core::hex::Hex<16>,
 ) -> Result<Serving, Ended> {
     if let Some(dedupe) = &negotiated.dedupe {
         link.set_max_age(dedupe.window).map_err(Ended::Fatal)?;
     }
-    link.remember(nonce);
     let (epoch, now) = (ack.store_epoch.clone(), link.outbox.mint().outbox_id());
+    let window = negotiated.dedupe.map(|dedupe| dedupe.window);
+    let server_time = Some((ack.server_time, link.clock.monotonic()));
+    link.server_time = server_time;
     let seen = link.outbox.sqlite.write(move |tx| {
         link::retired_in_tx(tx)?;
+        if let Some(window) = window {
+            link::window_in_tx(tx, window)?;
+        }
         link::epoch_seen_in_tx(tx, &epoch, now)
     });
     let link_row = seen.await.map_err(|error| {
         link.complain(&error, "the broker's epoch could not be written down");
-        Ended::Again {
-            worked: false,
-            why: "the outbox cannot be written".to_owned(),
-            loss: Loss::Storage,
-        }
+        Ended::storage("the outbox cannot be written")
     })?;
     let (member_id, store_epoch) = (ack.member_id, ack.store_epoch.clone());
     link.status.send_modify(|status| {
@@ -158,6 +212,7 @@ async fn begin(
         status.member_id = Some(member_id);
         status.negotiated = Some(negotiated);
         status.store_epoch = Some(store_epoch);
+        status.server_time = server_time;
     });
     link.say(LinkState::Connected, None);
     link.roster.begin();
@@ -165,7 +220,6 @@ async fn begin(
     tracing::info!(%member_id, session_epoch = ack.session_epoch, "connected to the broker");
     let same_history = link_row.history_epoch.as_deref() == Some(ack.store_epoch.as_str());
     let now = link.clock.monotonic();
-    let is_offered = link_row.offered_to >= link_row.epoch_floor;
     Ok(Serving {
         store_epoch: ack.store_epoch.clone(),
         flight: Flight::default(),
@@ -179,34 +233,35 @@ async fn begin(
         arrivals: mpsc::channel(1).0,
         catching_up: Some(if same_history { link_row.history_seq } else { 0 }),
         pushed_to: 0,
-        offers: Offers {
-            after: (!is_offered).then(|| link_row.offered_to.clone()),
-            page_last: None,
-            outstanding: 0,
-            again: false,
-        },
+        untaken: None,
+        offers: Offers::of(&link_row),
         link_row,
         resolving: None,
+        given_up: Vec::new(),
+        history_asked: false,
+        history_unread: false,
+        frame_bytes_max: link.status.borrow().frame_bytes_max(),
         resolve_next: Vec::new(),
         asked: HashMap::new(),
         next_request: 1,
         heard_at: now,
+        progress: Progress::new(Arc::default(), now),
+        left: mpsc::unbounded_channel().1,
         pinged_at: now,
-        expired_at: now,
     })
 }
 
 async fn run(
     link: &mut Link,
     serving: &mut Serving,
-    frames: &mut mpsc::Receiver<FromBroker>,
+    frames: &mut mpsc::Receiver<Salvaged>,
     outgoing: &mpsc::Sender<FromDaemon>,
     on_disk: &mut mpsc::Receiver<Stored>,
     stop: &mut watch::Receiver<bool>,
 ) -> Ended {
     // Before anything is sent: what is too old to be judged must not go out.
     link.expire(|_| false).await;
-    serving.ask_history();
+    serving.ask_history(link);
     serving.resolve(link, None, Vec::new(), Vec::new()).await;
     let mut settles = Some(Box::pin(tokio::time::sleep(ROSTER_SETTLES)));
     loop {
@@ -246,10 +301,7 @@ async fn run(
                 Ok(())
             }
             Some(ids) = link.settled.recv() => {
-                if ids.iter().any(|(_, returns)| *returns) {
-                    serving.look(Look::File);
-                }
-                link.settle(ids);
+                serving.settled(link, ids).await;
                 Ok(())
             }
             Some(command) = link.commands.recv() => {
@@ -273,7 +325,11 @@ async fn run(
 }
 
 fn gone(loss: Loss, why: &str) -> Ended {
-    Ended::Again { worked: true, why: why.to_owned(), loss }
+    let reach = match loss {
+        Loss::Gone | Loss::Closed | Loss::Protocol | Loss::Unread => Reach::Answered,
+        Loss::Silent | Loss::Storage => Reach::Silent,
+    };
+    Ended::Again { why: why.to_owned(), loss, reach }
 }
 
 impl Serving {
@@ -297,12 +353,33 @@ impl Serving {
         self.next_request
     }
 
-    fn ask_history(&mut self) {
-        if let Some(after_seq) = self.catching_up {
+    /// Asks for the next page, unless there is no room for it or it was asked for.
+    fn ask_history(&mut self, link: &Link) {
+        let wanted = !self.history_asked && !self.history_unread && !link.inbox.is_full();
+        if let (Some(after_seq), true) = (self.catching_up, wanted) {
             let request_id = self.request();
             let ask = HistoryRequest { request_id, after_seq, limit: HISTORY_PAGE };
             self.outgoing.push_back(FromDaemon::HistoryRequest(ask));
+            self.history_asked = true;
         }
+    }
+
+    /// What is on disk now may be due again, or is to be asked about.
+    async fn settled(&mut self, link: &mut Link, ids: Vec<Settled>) {
+        if ids.iter().any(|(_, returns)| *returns) {
+            self.look(Look::File);
+        }
+        link.settle(ids);
+        if self.resolving.is_none() && self.given_up_on_disk(link) {
+            self.resolve(link, None, Vec::new(), Vec::new()).await;
+        }
+    }
+
+    /// Whether the broker is to be asked about what was given up: not before the file says so of
+    /// each of them.
+    fn given_up_on_disk(&mut self, link: &Link) -> bool {
+        let on_disk = !self.given_up.iter().any(|id| link.unsettled.contains_key(id));
+        on_disk && !std::mem::take(&mut self.given_up).is_empty()
     }
 
     /// Asks about the next page of rows whose fate is unknown.
@@ -318,8 +395,17 @@ impl Serving {
             .sqlite
             .read(move |connection| claim::unknown(connection, after, RESOLVE_MAX));
         let page = match read.await {
-            Ok(page) => page,
-            Err(error) => return link.complain(&error, "unknown rows could not be read"),
+            Ok((page, unreadable)) => {
+                if unreadable > 0 {
+                    tracing::error!(unreadable, "the outbox is damaged: nobody asks about rows");
+                }
+                page
+            }
+            Err(error) => {
+                // Those who wait for the next round would wait for one that never begins.
+                self.resolve_next.clear();
+                return link.complain(&error, "unknown rows could not be read");
+            }
         };
         if page.is_empty() {
             self.resolving = None;
@@ -327,7 +413,7 @@ impl Serving {
                 link.tell_when_settled(before.clone(), reply);
             }
             let next = std::mem::take(&mut self.resolve_next);
-            if !next.is_empty() {
+            if self.given_up_on_disk(link) || !next.is_empty() {
                 Box::pin(self.resolve(link, None, next, Vec::new())).await;
             }
             return;
@@ -336,7 +422,8 @@ impl Serving {
         let items = page.iter().map(|row| ResolveItem {
             client_message_id: row.client_message_id.clone(),
             request_fingerprint: row.request_fingerprint,
-            enqueued_at: row.enqueued_at,
+            // A time that cannot be said would end the connection, each time.
+            enqueued_at: UnixMs(row.enqueued_at.0.clamp(0, INTEGER_MAX)),
         });
         let resolve = Resolve { request_id, items: items.collect() };
         self.outgoing.push_back(FromDaemon::Resolve(resolve));
@@ -362,36 +449,48 @@ impl Serving {
                 None => self.resolve(link, None, vec![reply], Vec::new()).await,
             },
             Command::Ask { ask, reply } => {
-                let request_id = self.request();
-                self.asked.insert(request_id, reply);
                 self.asked.retain(|_, reply| !reply.is_closed());
-                self.outgoing.push_back(match ask {
-                    Ask::QueueTake { queue, max, lease_ms } => {
-                        FromDaemon::QueueTake(QueueTake { request_id, queue, max, lease_ms })
-                    }
-                    Ask::QueueAck { queue, seqs } => {
-                        FromDaemon::QueueAck(QueueAck { request_id, queue, seqs })
-                    }
-                });
+                self.ask(ask, reply);
             }
         }
+    }
+
+    /// Puts a question to the broker, if it can read it: at one that it cannot it would close.
+    fn ask(&mut self, ask: Ask, reply: oneshot::Sender<FromBroker>) {
+        let request_id = self.request();
+        let frame = match ask {
+            Ask::QueueTake { queue, max, lease_ms } => {
+                FromDaemon::QueueTake(QueueTake { request_id, queue, max, lease_ms })
+            }
+            Ask::QueueAck { queue, seqs } => {
+                FromDaemon::QueueAck(QueueAck { request_id, queue, seqs })
+            }
+        };
+        if let Err(refusal) = FromDaemon::decode(frame.encode().as_bytes(), self.frame_bytes_max) {
+            let (code, detail) = (refusal.code.as_str().to_owned(), refusal.to_string());
+            let failed = RequestFailed { request_id, code, detail };
+            let _ = reply.send(FromBroker::RequestFailed(failed));
+            return;
+        }
+        self.asked.insert(request_id, reply);
+        self.outgoing.push_back(frame);
     }
 
     /// What is in the inbox now: the broker is told, and history goes on.
     fn stored(&mut self, link: &Link, stored: Stored) {
         match stored {
-            Stored::Pushed(seq) => {
-                self.outgoing.push_back(FromDaemon::Ack(Ack { seq }));
-                self.pushed_to = self.pushed_to.max(seq);
-                if self.catching_up.is_none() {
-                    self.remember_history(link, seq);
+            Stored::Pushed { acked, read } => {
+                self.outgoing.push_back(FromDaemon::Ack(Ack { seq: acked }));
+                self.pushed_to = self.pushed_to.max(read.unwrap_or(0));
+                if let (None, Some(read)) = (self.catching_up, read) {
+                    self.remember_history(link, read);
                 }
             }
             Stored::History { last_seq, next_after_seq } => match next_after_seq {
                 Some(after) => {
                     self.remember_history(link, after);
                     self.catching_up = Some(after);
-                    self.ask_history();
+                    self.ask_history(link);
                 }
                 None => {
                     self.catching_up = None;
@@ -412,13 +511,18 @@ impl Serving {
     }
 
     fn next_tick(&mut self, link: &Link) -> Duration {
+        while let Ok((count, at)) = self.left.try_recv() {
+            self.flight.left(count, at);
+        }
         let now = link.clock.monotonic();
         let times = [
             Some(self.pinged_at + PING_INTERVAL),
-            Some(self.expired_at + link.options.expire_interval),
+            Some(link.expired_at + link.options.expire_interval),
             self.paused_until,
             self.next_due.filter(|_| self.flight.len() < link.options.window),
-            self.flight.oldest().map(|sent_at| sent_at + link.options.answer_timeout),
+            // When it has left is looked at then.
+            (self.flight.len() > 0)
+                .then(|| self.flight.waiting_since().unwrap_or(now) + link.options.answer_timeout),
         ];
         let next = times.into_iter().flatten().min().unwrap_or(now + PING_INTERVAL);
         // Never busy: what is overdue was just looked at.
@@ -428,24 +532,31 @@ impl Serving {
     async fn tick(&mut self, link: &mut Link) -> Result<(), Ended> {
         let now = link.clock.monotonic();
         let limit = link.options.answer_timeout;
-        if self.flight.oldest().is_some_and(|sent_at| now.saturating_sub(sent_at) >= limit) {
+        if self.flight.waiting_since().is_some_and(|since| now.saturating_sub(since) >= limit) {
             // Two attempts of one id are never open on one connection (mesh.md §10).
             return Err(gone(Loss::Silent, "a send was not answered in time"));
         }
-        if now.saturating_sub(self.heard_at) >= SILENCE_MAX {
+        // Who takes what we say is there, though our question is still behind it.
+        let heard_at = self.heard_at.max(self.progress.look(now).unwrap_or_default());
+        if now.saturating_sub(heard_at) >= SILENCE_MAX {
             return Err(gone(Loss::Silent, "the broker said nothing for too long"));
         }
         if now.saturating_sub(self.pinged_at) >= PING_INTERVAL {
             self.pinged_at = now;
+            // There may be room in the inbox again.
+            self.ask_history(link);
             let id = self.request();
             self.outgoing.push_back(FromDaemon::Ping(Ping { id }));
+        }
+        if self.paused_until.is_some_and(|until| until <= now) {
+            // Also while something is put off: a pause that is over is nothing to wake up for.
+            self.paused_until = None;
         }
         if self.next_due.is_some_and(|due| due <= now) {
             self.next_due = None;
             self.look(Look::File);
         }
-        if now.saturating_sub(self.expired_at) >= link.options.expire_interval {
-            self.expired_at = now;
+        if now.saturating_sub(link.expired_at) >= link.options.expire_interval {
             let flight = &self.flight;
             link.expire(|id| flight.contains(id)).await;
             self.look(Look::File);
@@ -454,45 +565,5 @@ impl Serving {
     }
 }
 
-type Sink = SplitSink<tokio_tungstenite::WebSocketStream<Box<dyn super::connect::Stream>>, Message>;
-type Source = SplitStream<tokio_tungstenite::WebSocketStream<Box<dyn super::connect::Stream>>>;
-
-/// Hands frames over in the order in which they came, until either end is gone.
-async fn read(mut stream: Source, incoming: mpsc::Sender<FromBroker>, early: Vec<FromBroker>) {
-    for frame in early {
-        if incoming.send(frame).await.is_err() {
-            return;
-        }
-    }
-    while let Some(Ok(message)) = stream.next().await {
-        let Message::Text(text) = message else { continue };
-        match FromBroker::decode(text.as_bytes(), super::connect::FRAME_BYTES_MAX) {
-            Ok(frame) => {
-                if incoming.send(frame).await.is_err() {
-                    return;
-                }
-            }
-            Err(refusal) => {
-                tracing::error!(%refusal, "the broker sent a frame that is not understood");
-                return;
-            }
-        }
-    }
-}
-
-/// The one writer; says goodbye when nothing more is to come.
-async fn write(mut sink: Sink, mut outgoing: mpsc::Receiver<FromDaemon>) {
-    while let Some(frame) = outgoing.recv().await {
-        let message = Message::Text(frame.encode().into());
-        let written = if outgoing.is_empty() {
-            tokio::time::timeout(WRITE_TIMEOUT, sink.send(message)).await
-        } else {
-            tokio::time::timeout(WRITE_TIMEOUT, sink.feed(message)).await
-        };
-        if !matches!(written, Ok(Ok(()))) {
-            return;
-        }
-    }
-    let bye = CloseFrame { code: 1000.into(), reason: "".into() };
-    let _ = tokio::time::timeout(WRITE_TIMEOUT, sink.send(Message::Close(Some(bye)))).await;
-}
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, Priority};
 use semel_core::fingerprint::Fingerprint;
@@ -12,7 +12,7 @@ use semel_core::id::{ClientMessageId, OutboxId};
 use semel_core::limits::BACKOFF_CAP_MS;
 use semel_store::{StoreError, statements};
 
-use super::outbox::{NewOutboxRow, corrupt, destination, outbox_id};
+use super::outbox::{NewOutboxRow, corrupt, damaged, destination, key_of, outbox_id};
 
 statements! {
     /// In the order in which they are to be sent. Only what waits on its own is not due, and not if
@@ -39,12 +39,13 @@ statements! {
                  LIMIT ?2)
          WHERE next_attempt_at > enqueued_at";
 
+    /// Without a limit, as INFLIGHT and UNKNOWN are: whoever reads stops at what it can use, and
+    /// passes over what it cannot read.
     NEWEST = "
         SELECT id
           FROM outbox
          WHERE id > ''
-         ORDER BY id DESC
-         LIMIT 1";
+         ORDER BY id DESC";
 
     OLDEST = "
         SELECT id, enqueued_at
@@ -54,13 +55,20 @@ statements! {
          ORDER BY id
          LIMIT ?2";
 
+    /// From a time that has not come to one that has.
+    COUNT_FROM = "
+        UPDATE outbox
+           SET enqueued_at = ?2, next_attempt_at = min(next_attempt_at, ?2)
+         WHERE id = ?1
+           AND status = 'pending'
+           AND enqueued_at > ?2";
+
     INFLIGHT = "
         SELECT id
           FROM outbox
          WHERE status = 'inflight'
            AND id > ''
-         ORDER BY id
-         LIMIT ?1";
+         ORDER BY id";
 
     UNKNOWN = "
         SELECT id, client_message_id, request_fingerprint, enqueued_at
@@ -69,8 +77,7 @@ statements! {
            AND outcome = 'unknown'
            AND too_old = 0
            AND id > ?1
-         ORDER BY id
-         LIMIT ?2";
+         ORDER BY id";
 
     /// The broker said that it had not and never will: not of rows from before its store was
     /// restored (mesh.md §10).
@@ -150,6 +157,40 @@ impl Due {
     }
 }
 
+/// What was found of rows that are to be sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Those that can be.
+    pub due: Vec<Due>,
+    /// Those that can not.
+    pub unreadable: Vec<Unreadable>,
+    /// Those of which not even the key can be read. They are passed over.
+    pub nameless: usize,
+}
+
+/// A row that says something impossible. It must not keep the others from being read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Its key.
+    pub id: OutboxId,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl Found {
+    fn add(&mut self, id: OutboxId, row: &Row<'_>) -> Result<(), StoreError> {
+        match read_due(row).map_err(|error| damaged(&id.to_string(), error)) {
+            Ok(due) => self.due.push(due),
+            Err(StoreError::Corrupt { what, .. }) => {
+                let what = format!("the row is damaged: {what}");
+                self.unreadable.push(Unreadable { id, what });
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
 /// A row whose fate the broker is asked about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
@@ -170,23 +211,24 @@ pub fn due(
     taken: &HashSet<OutboxId>,
     now: UnixMs,
     limit: usize,
-) -> Result<Vec<Due>, StoreError> {
+) -> Result<Found, StoreError> {
     let latest = now.saturating_add(Duration::from_millis(BACKOFF_CAP_MS));
-    let mut found = Vec::new();
+    let mut found = Found::default();
     for priority in Priority::ALL {
-        if found.len() >= limit {
+        if found.due.len() >= limit {
             break;
         }
         let read = i64::try_from(limit + taken.len()).unwrap_or(i64::MAX);
         let mut statement = connection.prepare_cached(DUE)?;
         let mut rows = statement.query(params![priority.rank(), now.0, latest.0, read])?;
         while let Some(row) = rows.next()? {
-            if found.len() >= limit {
+            if found.due.len() >= limit {
                 break;
             }
-            let key = row.get_ref(0)?.as_str().unwrap_or_default();
-            if !taken.contains(&outbox_id(key)?) {
-                found.push(read_due(row)?);
+            match key_of(row)? {
+                Some(id) if taken.contains(&id) => {}
+                Some(id) => found.add(id, row)?,
+                None => found.nameless += 1,
             }
         }
     }
@@ -205,60 +247,103 @@ pub fn next_due(connection: &Connection, look: i64) -> Result<Option<UnixMs>, St
     Ok(next.map(UnixMs))
 }
 
-/// The row that was accepted last.
+/// The row that was accepted last, of those whose keys can be read.
 pub fn newest(connection: &Connection) -> Result<Option<OutboxId>, StoreError> {
     let mut statement = connection.prepare_cached(NEWEST)?;
-    let key: Option<String> = statement.query_row([], |row| row.get(0)).optional()?;
-    key.map(|key| outbox_id(&key)).transpose()
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        if let Some(id) = key_of(row)? {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
 }
 
-/// Pending rows that were accepted before `before`, oldest first.
-pub fn expired(
+/// What a look at the ages of rows has found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ages {
+    /// Those that waited too long.
+    pub expired: Vec<OutboxId>,
+    /// Those from a time that has not come.
+    pub ahead: Vec<OutboxId>,
+}
+
+/// Of the first `look` pending rows of each priority those that were accepted before `before`, and
+/// those that seem to be from later than `latest`.
+pub fn ages(
     connection: &Connection,
     before: UnixMs,
-    limit: i64,
-) -> Result<Vec<OutboxId>, StoreError> {
-    let mut found = Vec::new();
+    latest: UnixMs,
+    look: i64,
+) -> Result<Ages, StoreError> {
+    let mut found = Ages::default();
     for priority in Priority::ALL {
         let mut statement = connection.prepare_cached(OLDEST)?;
-        let mut rows = statement.query(params![priority.rank(), limit])?;
+        let mut rows = statement.query(params![priority.rank(), look])?;
         while let Some(row) = rows.next()? {
-            if row.get::<_, i64>(1)? >= before.0 {
-                break;
+            let enqueued_at = row.get::<_, i64>(1)?;
+            if enqueued_at < before.0 {
+                found.expired.extend(key_of(row)?);
+            } else if enqueued_at > latest.0 {
+                found.ahead.extend(key_of(row)?);
             }
-            found.push(outbox_id(row.get_ref(0)?.as_str().unwrap_or_default())?);
         }
     }
     Ok(found)
 }
 
-/// Rows that are marked as on the wire.
-pub fn inflight(connection: &Connection, limit: i64) -> Result<Vec<OutboxId>, StoreError> {
-    let mut statement = connection.prepare_cached(INFLIGHT)?;
-    let keys = statement.query_map([limit], |row| row.get::<_, String>(0))?;
-    keys.map(|key| outbox_id(&key?)).collect()
+/// The age of a row that seems to be from later is counted from this time on.
+pub fn count_from_in_tx(tx: &Connection, id: OutboxId, time: UnixMs) -> Result<(), StoreError> {
+    tx.prepare_cached(COUNT_FROM)?.execute(params![id.to_string(), time.0])?;
+    Ok(())
 }
 
-/// Dead rows whose outcome is not known, after this id.
+/// Up to `limit` rows that are marked as on the wire. One without a key that can be read stays.
+pub fn inflight(connection: &Connection, limit: i64) -> Result<Vec<OutboxId>, StoreError> {
+    let mut statement = connection.prepare_cached(INFLIGHT)?;
+    let mut rows = statement.query([])?;
+    let mut found = Vec::new();
+    let limit = usize::try_from(limit).unwrap_or(0);
+    while found.len() < limit
+        && let Some(row) = rows.next()?
+    {
+        found.extend(key_of(row)?);
+    }
+    Ok(found)
+}
+
+/// Up to `limit` dead rows whose outcome is not known, after this id, and how many that cannot be
+/// read were passed over.
 pub fn unknown(
     connection: &Connection,
     after: Option<OutboxId>,
     limit: i64,
-) -> Result<Vec<Unknown>, StoreError> {
+) -> Result<(Vec<Unknown>, usize), StoreError> {
     let after = after.map(|id| id.to_string()).unwrap_or_default();
     let mut statement = connection.prepare_cached(UNKNOWN)?;
-    let mut rows = statement.query(params![after, limit])?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        let key: String = row.get(0)?;
-        found.push(Unknown {
-            id: outbox_id(&key)?,
-            client_message_id: client_message_id(&key, &row.get::<_, String>(1)?)?,
-            request_fingerprint: Fingerprint(row.get(2)?),
-            enqueued_at: UnixMs(row.get(3)?),
-        });
+    let mut rows = statement.query([after])?;
+    let (mut found, mut unreadable) = (Vec::new(), 0);
+    let limit = usize::try_from(limit).unwrap_or(0);
+    while found.len() < limit
+        && let Some(row) = rows.next()?
+    {
+        let key = row.get_ref(0)?.as_str().unwrap_or_default();
+        match read_unknown(key, row).map_err(|error| damaged(key, error)) {
+            Ok(unknown) => found.push(unknown),
+            Err(StoreError::Corrupt { .. }) => unreadable += 1,
+            Err(error) => return Err(error),
+        }
     }
-    Ok(found)
+    Ok((found, unreadable))
+}
+
+fn read_unknown(key: &str, row: &Row<'_>) -> Result<Unknown, StoreError> {
+    Ok(Unknown {
+        id: outbox_id(key)?,
+        client_message_id: client_message_id(key, &row.get::<_, String>(1)?)?,
+        request_fingerprint: Fingerprint(row.get(2)?),
+        enqueued_at: UnixMs(row.get(3)?),
+    })
 }
 
 /// An unknown outcome turned out to be a refusal.
@@ -279,12 +364,15 @@ pub fn offered(
     after: &str,
     before: &str,
     limit: i64,
-) -> Result<Vec<Due>, StoreError> {
+) -> Result<Found, StoreError> {
     let mut statement = connection.prepare_cached(OFFERED)?;
     let mut rows = statement.query(params![after, before, limit])?;
-    let mut found = Vec::new();
+    let mut found = Found::default();
     while let Some(row) = rows.next()? {
-        found.push(read_due(row)?);
+        match key_of(row)? {
+            Some(id) => found.add(id, row)?,
+            None => found.nameless += 1,
+        }
     }
     Ok(found)
 }

@@ -32,6 +32,16 @@ statements! {
          ORDER BY event.id
          LIMIT ?2";
 
+    NEWEST_AT = "
+        SELECT max(at)
+          FROM event
+         WHERE at > 0";
+
+    NEWEST_KEY_AT = "
+        SELECT max(received_at)
+          FROM inbox_key
+         WHERE received_at > 0";
+
     NEWEST = "
         SELECT COALESCE(max(id), 0)
           FROM event";
@@ -60,6 +70,8 @@ status! {
         DaemonReconnect = "daemon_reconnect",
         /// A send was given up.
         OutboxDead = "outbox_dead",
+        /// Messages that nobody has read fill the inbox: nothing more is taken.
+        InboxFull = "inbox_full",
         /// The outbox is nearly full.
         OutboxPressureHigh = "outbox_pressure_high",
         /// The broker does not offer what is needed.
@@ -118,6 +130,15 @@ pub fn after(connection: &Connection, id: i64, limit: i64) -> Result<Vec<Event>,
         events.push(Event { id, at: UnixMs(row.get(1)?), kind, data: row.get(3)?, message });
     }
     Ok(events)
+}
+
+/// When something was last written into the file: an event, or a message.
+pub fn newest_at(connection: &Connection) -> Result<Option<UnixMs>, StoreError> {
+    let mut newest: Option<i64> = None;
+    for statement in [NEWEST_AT, NEWEST_KEY_AT] {
+        newest = newest.max(connection.prepare_cached(statement)?.query_row([], |row| row.get(0))?);
+    }
+    Ok(newest.map(UnixMs))
 }
 
 /// The newest event's number, or 0.

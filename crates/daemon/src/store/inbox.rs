@@ -1,6 +1,6 @@
 //! The tables `inbox` and `inbox_key`: what arrived, each message once (daemon.md, "Inbox").
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, Row, ToSql, params};
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{DestinationKind, Priority};
 use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, UuidId};
@@ -8,7 +8,7 @@ use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
 use super::event;
-use crate::limits::{READERS_MAX, ROW_BYTES};
+use crate::limits::ROW_BYTES;
 
 statements! {
     /// Decides whether a message is new.
@@ -22,10 +22,6 @@ statements! {
                            destination_kind, topic, sender_pubkey, sender_name, priority,
                            reply_to_id, meta, body, accepted_at, received_at)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
-
-    SET_ASIDE = "
-        INSERT INTO set_aside (at, reason, frame)
-        VALUES (?1, ?2, ?3)";
 
     LIST = "
         SELECT id, sender_member_id, client_message_id, broker_message_id, seq,
@@ -109,52 +105,27 @@ statements! {
            SET inbox_id = ?1
          WHERE one = 1";
 
-    READER_SET = "
-        INSERT INTO reader (name, inbox_id, at)
-        VALUES (?1, ?2, ?3)
-            ON CONFLICT (name)
-            DO UPDATE SET inbox_id = excluded.inbox_id, at = excluded.at
-                    WHERE excluded.inbox_id > inbox_id";
-
-    READER_GET = "
-        SELECT inbox_id
-          FROM reader
-         WHERE name = ?1";
-
-    /// Those who have read nothing for the longest time.
-    READER_BOUND = "
-        DELETE FROM reader
-         WHERE name IN (SELECT name
-                          FROM reader
-                         WHERE at > 0
-                         ORDER BY at DESC
-                         LIMIT -1 OFFSET ?1)";
-
-    SWEEP_READERS = "
-        DELETE FROM reader
-         WHERE name IN (SELECT name
-                          FROM reader
-                         WHERE at < ?1
-                         ORDER BY at
-                         LIMIT ?2)";
-
+    /// Also when it was swept: SQLite keeps the last number that it gave.
     NEWEST = "
-        SELECT COALESCE(max(id), 0)
-          FROM inbox";
+        SELECT COALESCE(max(seq), 0)
+          FROM sqlite_sequence
+         WHERE name = 'inbox'";
 
+    /// Only what was read.
     SWEEP = "
         DELETE FROM inbox
-         WHERE id IN (SELECT id
-                        FROM inbox
+         WHERE id IN (SELECT inbox_id
+                        FROM inbox_read
                        WHERE received_at < ?1
                        ORDER BY received_at
                        LIMIT ?2)";
 
     OLDEST_SIZES = "
-        SELECT length(body)
-          FROM inbox
-         WHERE received_at < ?1
-         ORDER BY received_at
+        SELECT length(inbox.body)
+          FROM inbox_read
+          JOIN inbox ON inbox.id = inbox_read.inbox_id
+         WHERE inbox_read.received_at < ?1
+         ORDER BY inbox_read.received_at
          LIMIT ?2";
 
     SWEEP_KEYS = "
@@ -243,7 +214,9 @@ pub fn receive_in_tx(
     for message in arrived {
         let sender = message.sender_member_id.as_uuid().into_bytes();
         let id = message.client_message_id.as_str();
-        let is_known = key.execute(params![sender, id, now.0])? == 0;
+        // A clock that was behind must not make the key look old: the broker may send it again.
+        let at = now.max(message.accepted_at);
+        let is_known = key.execute(params![sender, id, at.0])? == 0;
         if is_known && !cfg!(semel_plant = "dedupe") {
             continue;
         }
@@ -286,17 +259,6 @@ pub fn index_in_tx(tx: &Connection, limit: i64) -> Result<i64, StoreError> {
         tx.prepare_cached(INDEXED_TO)?.execute([last])?;
     }
     Ok(count)
-}
-
-/// Keeps what could not be understood.
-pub fn set_aside_in_tx(
-    tx: &Connection,
-    reason: &str,
-    frame: &[u8],
-    now: UnixMs,
-) -> Result<(), StoreError> {
-    tx.prepare_cached(SET_ASIDE)?.execute(params![now.0, reason, frame])?;
-    Ok(())
 }
 
 /// A page of messages, in the order of arrival.
@@ -353,40 +315,19 @@ pub fn search(
     Ok(messages)
 }
 
-/// A reader has read up to here. It never goes back. One too many is forgotten: the one that has
-/// read nothing for the longest time.
-pub fn reader_set_in_tx(
-    tx: &Connection,
-    name: &str,
-    inbox_id: i64,
-    now: UnixMs,
-) -> Result<(), StoreError> {
-    let is_new = reader(tx, name)?.is_none();
-    tx.prepare_cached(READER_SET)?.execute(params![name, inbox_id, now.0])?;
-    if is_new {
-        tx.prepare_cached(READER_BOUND)?.execute([READERS_MAX])?;
-    }
-    Ok(())
-}
-
-/// How far a reader has read.
-pub fn reader(connection: &Connection, name: &str) -> Result<Option<i64>, StoreError> {
-    let mut statement = connection.prepare_cached(READER_GET)?;
-    Ok(statement.query_row([name], |row| row.get(0)).optional()?)
-}
-
-/// The newest message's number, or 0.
+/// The newest message's number, or 0; it may have been swept.
 pub fn newest(connection: &Connection) -> Result<i64, StoreError> {
     Ok(connection.prepare_cached(NEWEST)?.query_row([], |row| row.get(0))?)
 }
 
-/// Deletes up to `limit` messages received before this, and says how many. Their keys stay.
+/// Deletes up to `limit` messages that were read and were received before this, and says how many.
+/// Their keys stay.
 pub fn sweep_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<usize, StoreError> {
     Ok(tx.prepare_cached(SWEEP)?.execute(params![before.0, limit])?)
 }
 
-/// Deletes so many of the oldest messages that about so many bytes become free, `limit` at the
-/// most, and says how many.
+/// Deletes so many of the oldest messages that were read that about so many bytes become free,
+/// `limit` at the most, and says how many.
 pub fn sweep_bytes_in_tx(tx: &Connection, bytes: u64, limit: i64) -> Result<usize, StoreError> {
     let mut statement = tx.prepare_cached(OLDEST_SIZES)?;
     let mut rows = statement.query(params![i64::MAX, limit])?;
@@ -405,15 +346,6 @@ pub fn sweep_bytes_in_tx(tx: &Connection, bytes: u64, limit: i64) -> Result<usiz
 /// Forgets up to `limit` keys of messages received before this: the broker has forgotten them too.
 pub fn sweep_keys_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<usize, StoreError> {
     Ok(tx.prepare_cached(SWEEP_KEYS)?.execute(params![before.0, limit])?)
-}
-
-/// Forgets up to `limit` readers that have read nothing since this, and says how many.
-pub fn sweep_readers_in_tx(
-    tx: &Connection,
-    before: UnixMs,
-    limit: i64,
-) -> Result<usize, StoreError> {
-    Ok(tx.prepare_cached(SWEEP_READERS)?.execute(params![before.0, limit])?)
 }
 
 /// A message whose columns begin at this one.
@@ -451,12 +383,13 @@ pub(super) fn message(row: &Row<'_>, first: usize) -> Result<Message, StoreError
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::store::INBOX_MIGRATIONS;
+    use crate::store::reader::{mark_read_in_tx, reader_set_in_tx};
     use semel_testkit::sql;
 
-    fn arrived(number: u128, body: &str) -> Arrived {
+    pub(in crate::store) fn arrived(number: u128, body: &str) -> Arrived {
         Arrived {
             sender_member_id: UuidId::new(Uuid::from_u128(1)),
             client_message_id: ClientMessageId::parse(&format!("m-{number}")).unwrap(),
@@ -483,30 +416,17 @@ mod tests {
         receive_in_tx(&inbox, &[arrived(1, "old red")], UnixMs(1), Way::Live).unwrap();
         let rest = [arrived(2, "red"), arrived(3, "blue"), arrived(4, "red blue")];
         receive_in_tx(&inbox, &rest, UnixMs(9), Way::Live).unwrap();
+        reader_set_in_tx(&inbox, "me", 1, None, UnixMs(9)).unwrap();
+        while mark_read_in_tx(&inbox, 10).unwrap() > 0 {}
         assert_eq!(sweep_in_tx(&inbox, UnixMs(5), 10).unwrap(), 1, "before it was indexed");
         assert_eq!(index_in_tx(&inbox, 2).unwrap(), 2);
         assert_eq!((found("red"), found("blue")), (vec![2], vec![3]));
         assert_eq!(index_in_tx(&inbox, 2).unwrap(), 1);
         assert_eq!(index_in_tx(&inbox, 2).unwrap(), 0, "nothing is left");
         assert_eq!((found("red"), found("blue"), found("old")), (vec![2, 4], vec![3, 4], vec![]));
+        reader_set_in_tx(&inbox, "me", 4, None, UnixMs(9)).unwrap();
+        while mark_read_in_tx(&inbox, 10).unwrap() > 0 {}
         assert_eq!(sweep_in_tx(&inbox, UnixMs(10), 10).unwrap(), 3);
         assert!(found("red").is_empty());
-    }
-
-    #[test]
-    fn there_are_so_many_readers_and_the_idlest_goes() {
-        let inbox = sql::migrated(INBOX_MIGRATIONS.migrations);
-        for number in 0..READERS_MAX {
-            reader_set_in_tx(&inbox, &format!("r-{number}"), 1, UnixMs(number + 1)).unwrap();
-        }
-        // It is not the first any more.
-        reader_set_in_tx(&inbox, "r-0", 2, UnixMs(READERS_MAX + 1)).unwrap();
-        assert_eq!(reader(&inbox, "r-1").unwrap(), Some(1));
-        reader_set_in_tx(&inbox, "new", 3, UnixMs(READERS_MAX + 2)).unwrap();
-        let kept = ["r-0", "r-1", "r-2", "new"].map(|name| reader(&inbox, name).unwrap());
-        assert_eq!(kept, [Some(2), None, Some(1), Some(3)]);
-        assert_eq!(sweep_readers_in_tx(&inbox, UnixMs(5), 500).unwrap(), 2, "the third and fourth");
-        assert_eq!(reader(&inbox, "r-3").unwrap(), None);
-        assert_eq!(reader(&inbox, "r-4").unwrap(), Some(1));
     }
 }

@@ -2,13 +2,14 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 use semel_core::id::{InstanceId, OutboxId, UuidId};
+use semel_core::max_age::DedupeWindow;
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
 statements! {
     READ = "
         SELECT instance_id, retiring, life, store_epoch, epoch_floor, offered_to, history_epoch,
-               history_seq
+               history_seq, adopted_life, dedupe_days
           FROM link
          WHERE one = 1";
 
@@ -24,7 +25,8 @@ statements! {
     /// Whoever owned it before is to be retired before anything is sent.
     ADOPT = "
         UPDATE link
-           SET retiring = CAST(retiring || instance_id AS BLOB), instance_id = ?1, life = life + 1
+           SET retiring = CAST(retiring || instance_id AS BLOB), instance_id = ?1,
+               life = life + 1, adopted_life = life + 1
          WHERE one = 1";
 
     /// Open rows of another instance are never sent under their ids.
@@ -36,6 +38,7 @@ statements! {
                         FROM outbox
                        WHERE status = 'pending'
                          AND priority BETWEEN 0 AND 2
+                         AND life < ?2
                        LIMIT ?1)";
 
     RETIRED = "
@@ -48,6 +51,12 @@ statements! {
         UPDATE link
            SET store_epoch = ?1, epoch_floor = ?2, offered_to = ''
          WHERE one = 1";
+
+    WINDOW = "
+        UPDATE link
+           SET dedupe_days = ?1
+         WHERE one = 1
+           AND dedupe_days IS NOT ?1";
 
     EPOCH_FIRST = "
         UPDATE link
@@ -90,6 +99,10 @@ pub struct LinkRow {
     pub history_epoch: Option<String>,
     /// Everything up to here is in the inbox.
     pub history_seq: i64,
+    /// Rows of lives before this one were accepted by another daemon.
+    pub adopted_life: i64,
+    /// For how long the broker remembers ids, as it said last.
+    pub window: Option<DedupeWindow>,
 }
 
 impl LinkRow {
@@ -124,9 +137,19 @@ pub fn open_in_tx(
     read(tx)?.ok_or_else(missing)
 }
 
-/// Gives up to `limit` open rows of another instance up as unknown, and says how many.
-pub fn adopt_in_tx(tx: &Connection, limit: i64) -> Result<usize, StoreError> {
-    Ok(tx.prepare_cached(ADOPTED)?.execute([limit])?)
+/// Gives up to `limit` open rows of lives before this one up as unknown, and says how many.
+pub fn adopt_in_tx(tx: &Connection, life: i64, limit: i64) -> Result<usize, StoreError> {
+    Ok(tx.prepare_cached(ADOPTED)?.execute([limit, life])?)
+}
+
+/// How long the broker remembers ids: rows must die before it forgets, also while it is away.
+pub fn window_in_tx(tx: &Connection, window: DedupeWindow) -> Result<(), StoreError> {
+    let days = match window {
+        DedupeWindow::Permanent => 0,
+        DedupeWindow::RetentionScoped { days } => days,
+    };
+    tx.prepare_cached(WINDOW)?.execute([days])?;
+    Ok(())
 }
 
 /// The row.
@@ -145,6 +168,11 @@ pub fn read(connection: &Connection) -> Result<Option<LinkRow>, StoreError> {
             offered_to: row.get(5)?,
             history_epoch: row.get(6)?,
             history_seq: row.get(7)?,
+            adopted_life: row.get(8)?,
+            window: row.get::<_, Option<u32>>(9)?.map(|days| match days {
+                0 => DedupeWindow::Permanent,
+                days => DedupeWindow::RetentionScoped { days },
+            }),
         })
     });
     Ok(row.optional()?)

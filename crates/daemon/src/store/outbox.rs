@@ -21,8 +21,8 @@ use serde_json::{Map, Value};
 
 pub use transition::{
     Delivery, Moved, outbox_accepted_in_tx, outbox_claim_in_tx, outbox_committed_in_tx,
-    outbox_expire_in_tx, outbox_permanent_in_tx, outbox_requeue_in_tx, outbox_restart_in_tx,
-    outbox_sent_in_tx, outbox_transient_in_tx,
+    outbox_disowned_in_tx, outbox_expire_in_tx, outbox_limited_in_tx, outbox_permanent_in_tx,
+    outbox_requeue_in_tx, outbox_restart_in_tx, outbox_sent_in_tx, outbox_transient_in_tx,
 };
 
 statements! {
@@ -266,6 +266,26 @@ fn outbox_insert_in_tx(
 /// What makes a row impossible.
 pub(super) fn corrupt(id: &str, what: impl Into<String>) -> StoreError {
     StoreError::Corrupt { table: "outbox", id: id.to_owned(), what: what.into() }
+}
+
+/// Text that is no text, or a value of another type than its column's: it is the row that is
+/// damaged, and the others can be read.
+pub(super) fn damaged(key: &str, error: StoreError) -> StoreError {
+    if let StoreError::Sqlite(
+        what @ (rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::Utf8Error(..)),
+    ) = &error
+    {
+        return corrupt(key, what.to_string());
+    }
+    error
+}
+
+/// The key of a row, which is the first of its columns; nothing where it cannot be read.
+pub(super) fn key_of(row: &Row<'_>) -> Result<Option<OutboxId>, StoreError> {
+    Ok(row.get_ref(0)?.as_str().ok().and_then(OutboxId::parse))
 }
 
 pub(super) fn outbox_id(key: &str) -> Result<OutboxId, StoreError> {

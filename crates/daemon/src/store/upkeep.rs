@@ -11,9 +11,10 @@ use semel_core::id::{ClientMessageId, OutboxId};
 use semel_core::outbox::{AbortedBy, OutboxStatus, Outcome};
 use semel_store::{StoreError, statements};
 
-use super::outbox::{Delivery, corrupt, delivery, destination, outbox_id, status};
+use super::outbox::{Delivery, corrupt, damaged, delivery, destination, outbox_id, status};
 
 statements! {
+    /// Without a limit, as LIST_DEAD is: whoever reads stops when it has enough that can be shown.
     LIST = "
         SELECT id, client_message_id, request_fingerprint, to_given, destination_kind,
                destination_ref, priority, enqueued_at, attempts, next_attempt_at, status,
@@ -21,8 +22,7 @@ statements! {
                aborted_by, superseded_by, length(payload), life, maybe_sent
           FROM outbox
          WHERE id > ?1
-         ORDER BY id
-         LIMIT ?2";
+         ORDER BY id";
 
     LIST_DEAD = "
         SELECT id, client_message_id, request_fingerprint, to_given, destination_kind,
@@ -32,8 +32,7 @@ statements! {
           FROM outbox
          WHERE status = 'dead'
            AND id > ?1
-         ORDER BY id
-         LIMIT ?2";
+         ORDER BY id";
 
     ONE = "
         SELECT id, client_message_id, request_fingerprint, to_given, destination_kind,
@@ -75,9 +74,12 @@ statements! {
 
     /// In the order of accept: the oldest payloads go first.
     /// Ids are in the order of accept, also where the clock was not: the first ones are looked at.
+    /// Whom names meant stays, because a retry in the same words is compared with that.
     PRUNE = "
         UPDATE outbox
-           SET payload = NULL, meta = ''
+           SET payload = NULL,
+               meta = CASE WHEN mentions_given IS NULL THEN ''
+                           ELSE json_object('mentions', json_extract(meta, '$.mentions')) END
          WHERE id IN (SELECT id
                         FROM outbox
                        WHERE status = 'done'
@@ -142,7 +144,8 @@ pub enum Which {
     Dead,
 }
 
-/// A page of rows after this one, in the order of accept.
+/// A page of rows after this one, in the order of accept. One that cannot be read is passed over:
+/// it must not hide the others.
 pub fn list(
     connection: &Connection,
     which: Which,
@@ -155,10 +158,19 @@ pub fn list(
     };
     let after = after.map(|id| id.to_string()).unwrap_or_default();
     let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query(params![after, limit])?;
+    let mut rows = statement.query([after])?;
     let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        found.push(outbox_row(row)?);
+    let limit = usize::try_from(limit).unwrap_or(0);
+    while found.len() < limit
+        && let Some(row) = rows.next()?
+    {
+        match outbox_row(row) {
+            Ok(row) => found.push(row),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                tracing::error!(error = error.chain(), "a row of the outbox cannot be listed");
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(found)
 }
@@ -240,24 +252,28 @@ pub fn prune_in_tx(
 }
 
 fn outbox_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
-    let key: String = row.get(0)?;
+    let key = row.get_ref(0)?.as_str().unwrap_or_default();
+    read_row(key, row).map_err(|error| damaged(key, error))
+}
+
+fn read_row(key: &str, row: &Row<'_>) -> Result<OutboxRow, StoreError> {
     let text = |number: usize| -> Result<String, StoreError> { Ok(row.get(number)?) };
     let optional = |number: usize| -> Result<Option<String>, StoreError> { Ok(row.get(number)?) };
     let time = |number: usize| -> Result<Option<UnixMs>, StoreError> {
         Ok(row.get::<_, Option<i64>>(number)?.map(UnixMs))
     };
-    let status = status(&key, &text(10)?)?;
+    let status = status(key, &text(10)?)?;
     let successor = optional(18)?.map(|key| outbox_id(&key)).transpose()?;
     let bytes: Option<i64> = row.get(19)?;
     Ok(OutboxRow {
-        id: outbox_id(&key)?,
+        id: outbox_id(key)?,
         client_message_id: ClientMessageId::parse(&text(1)?)
-            .map_err(|refusal| corrupt(&key, refusal.detail))?,
+            .map_err(|refusal| corrupt(key, refusal.detail))?,
         request_fingerprint: Fingerprint(row.get(2)?),
         to_given: row.get(3)?,
-        destination: destination(&key, &text(4)?, &text(5)?)?,
+        destination: destination(key, &text(4)?, &text(5)?)?,
         priority: Priority::from_rank(row.get(6)?)
-            .ok_or_else(|| corrupt(&key, "the priority is unknown"))?,
+            .ok_or_else(|| corrupt(key, "the priority is unknown"))?,
         enqueued_at: UnixMs(row.get(7)?),
         attempts: u32::try_from(row.get::<_, i64>(8)?).unwrap_or(u32::MAX),
         next_attempt_at: UnixMs(row.get(9)?),
@@ -265,7 +281,7 @@ fn outbox_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
         last_error: row.get(11)?,
         delivered_at: time(12)?,
         outcome: optional(13)?.and_then(|text| Outcome::parse(&text)),
-        delivery: delivery(&key, status, row.get(14)?, row.get(15)?)?,
+        delivery: delivery(key, status, row.get(14)?, row.get(15)?)?,
         aborted_at: time(16)?,
         aborted_by: optional(17)?.and_then(|text| AbortedBy::parse(&text)),
         superseded_by: successor,

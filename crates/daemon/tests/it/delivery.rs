@@ -1,13 +1,21 @@
 //! What is accepted arrives, once and in order, whatever goes away meanwhile.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use semel_broker::store::{NewMember, Role};
+use semel_core::canonical::Meta;
+use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
-use semel_core::outbox::{OutboxStatus, Outcome};
+use semel_core::id::{ClientMessageId, UuidId};
+use semel_core::outbox::{Accept, OutboxStatus, Outcome};
 use semel_daemon::broker_api::ApiError;
 use semel_daemon::engine::Engine;
 use semel_daemon::link::{Fatal, LinkState};
 use semel_daemon::outbox::NewSend;
 use semel_daemon::store::outbox::{Accepted, Draft};
 use semel_store::OpenError;
+use uuid::Uuid;
 
 use crate::support::{Host, Mesh, arrived, dm, post, pubkey, row, send, state, texts};
 
@@ -236,6 +244,85 @@ async fn the_rest_of_the_broker_is_asked_over_http() {
     assert_eq!(member.ended().await, Fatal::Revoked);
     owner.stop().await;
     member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_just_joined_can_be_named() {
+    let mesh = Mesh::of(2).await;
+    let host = Host::new(0, mesh.url());
+    let engine = host.start().await;
+    engine.outbox.peers_known().await.unwrap();
+    let bob = NewMember {
+        member_id: UuidId::new(Uuid::new_v4()),
+        name: "bob".to_owned(),
+        role: Role::Member,
+        key_id: "key-bob".to_owned(),
+        pubkey: pubkey(7),
+    };
+    mesh.store().member_add(mesh.mesh_id, &bob, UnixMs(1)).await.unwrap();
+    assert!(engine.outbox.peers_named("bob", 2).await.unwrap().is_empty(), "nobody was told");
+    // Many ask at once; nobody is there of the other names.
+    let names = ["bob", "nobody", "bob", "ghost"];
+    let asked = names.iter().map(|name| engine.peers_of(std::slice::from_ref(name), 2));
+    let found = futures_util::future::join_all(asked).await;
+    let keys = found.into_iter().map(|peers| peers.unwrap()[0].first().map(|it| it.pubkey.clone()));
+    let keys: Vec<_> = keys.collect();
+    assert_eq!(keys, [Some(pubkey(7)), None, Some(pubkey(7)), None]);
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_many_names_are_unknown_the_broker_is_asked_once() {
+    let mesh = Mesh::of(2).await;
+    let host = Host::new(0, mesh.url());
+    let drawn = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&drawn);
+    let counting = |link: &mut semel_daemon::link::LinkOptions| {
+        link.random = Arc::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            Uuid::new_v4().as_u128()
+        });
+    };
+    let engine = host.start_as(1, counting).await;
+    engine.outbox.peers_known().await.unwrap();
+    state(&engine, LinkState::Connected).await;
+    let before = drawn.load(Ordering::SeqCst);
+    let names = ["ada", "member-1", "bob", "eve", "mallory"];
+    let found = engine.peers_of(&names, 2).await.unwrap();
+    let keys = found.iter().map(|peers| peers.first().map(|peer| peer.pubkey.clone()));
+    assert_eq!(keys.collect::<Vec<_>>(), [None, Some(pubkey(1)), None, None, None]);
+    // Each question to the broker is signed with a number that is drawn for it.
+    // One was under way, or came when somebody was seen online.
+    let asked = drawn.load(Ordering::SeqCst) - before;
+    assert!(asked <= 2, "{asked}");
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_of_what_was_delivered_is_the_same_after_its_payload_is_gone() {
+    let mesh = Mesh::of(2).await;
+    let host = Host::new(0, mesh.url());
+    let engine = host.start().await;
+    let topic = Destination::new(DestinationKind::Topic, "builds").unwrap();
+    let new = || {
+        let meta = serde_json::json!({"mentions": [pubkey(1)], "a": 1});
+        let meta = Meta::new(meta.as_object().unwrap()).unwrap();
+        let envelope = Envelope::new(topic.clone(), b"hello".to_vec()).unwrap().with_meta(meta);
+        let given = Some(r#"["@member-1"]"#.to_owned());
+        NewSend {
+            client_message_id: Some(ClientMessageId::parse("post").unwrap()),
+            to_given: "#builds".to_owned(),
+            resolved: Ok(topic.clone()),
+            draft: Draft { mentions_given: given, ..Draft::of(&envelope) },
+        }
+    };
+    send(&engine, new()).await;
+    row(&engine, "post", |row| row.status == OutboxStatus::Done).await;
+    assert_eq!(engine.outbox.prune(std::time::Duration::ZERO).await.unwrap(), 1);
+    let again = send(&engine, new()).await;
+    let Accepted::Found { accept, .. } = again.accepted else { panic!("{again:?}") };
+    assert_eq!(accept, Accept::Duplicate);
+    engine.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,8 +10,11 @@
 )]
 
 mod clock;
+mod damage;
 mod delivery;
 mod fresh;
+mod named;
+mod poison;
 mod recover;
 mod room;
 mod rules;

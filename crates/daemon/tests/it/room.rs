@@ -8,6 +8,7 @@ use semel_daemon::link::LinkState;
 use semel_daemon::store::event::EventKind;
 use semel_store::StoreError;
 
+use crate::scripted::Scripted;
 use crate::support::{Host, Mesh, PATIENCE, arrived, dm, row, send, state};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,4 +102,26 @@ async fn a_row_that_could_not_be_given_up_is_not_requeued() {
     row(&sender, "dm", |row| row.status == OutboxStatus::Pending).await;
     sender.stop().await;
     receiver.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outbox_that_cannot_be_read_once_is_read_again() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let line = broker.connection("one").await;
+    state(&engine, LinkState::Connected).await;
+    host.plant("outbox.db", "ALTER TABLE link RENAME TO elsewhere");
+    drop(line);
+    let mut status = engine.link.watch();
+    let unread = status.wait_for(|status| {
+        let why = status.last_error.as_deref();
+        status.state == LinkState::Waiting && why == Some("the outbox cannot be read")
+    });
+    drop(tokio::time::timeout(PATIENCE, unread).await.expect("it says so").unwrap());
+    host.plant("outbox.db", "ALTER TABLE elsewhere RENAME TO link");
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("one", 1, "hello")).await;
+    assert_eq!(line.sent().await.client_message_id.as_str(), "one");
+    engine.stop().await;
 }

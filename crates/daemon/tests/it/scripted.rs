@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::{SinkExt, StreamExt};
+use semel_core::clock::{Clock, SystemClock};
 use semel_core::hex::Hex;
 use semel_core::id::{BrokerMessageId, ClientMessageId, UuidId};
 use semel_wire::features::{ConnectionPolicy, Dedupe, MaxPayload, Offer};
@@ -86,11 +87,16 @@ impl Scripted {
 impl Line {
     /// Greets, and agrees on features.
     pub(crate) async fn welcome(&mut self, store_epoch: &str) {
+        self.welcome_with(store_epoch, 65_536).await;
+    }
+
+    /// As [`Line::welcome`], for bodies of this size.
+    pub(crate) async fn welcome_with(&mut self, store_epoch: &str, inline_bytes: u64) {
         self.say(&FromBroker::HelloAck(HelloAck {
             member_id: UuidId::new(Uuid::from_u128(99)),
             session_epoch: 1,
             store_epoch: store_epoch.to_owned(),
-            server_time: semel_core::clock::UnixMs(0),
+            server_time: SystemClock::new().wall(),
         }))
         .await;
         match self.next().await.unwrap() {
@@ -102,7 +108,7 @@ impl Line {
                     },
                     connection_policy: ConnectionPolicy::PreferNewest,
                     max_concurrent_epochs: 1,
-                    max_payload: MaxPayload { inline_bytes: 65_536, blob_bytes: 65_536 },
+                    max_payload: MaxPayload { inline_bytes, blob_bytes: 65_536 },
                 };
                 let response = offer.respond(&request);
                 self.say(&FromBroker::FeatureNegotiationResponse(response)).await;
@@ -113,6 +119,11 @@ impl Line {
 
     pub(crate) async fn say(&mut self, frame: &FromBroker) {
         self.socket.send(Message::Text(frame.encode().into())).await.unwrap();
+    }
+
+    /// Says something that no broker would.
+    pub(crate) async fn say_text(&mut self, text: &str) {
+        self.socket.send(Message::Text(text.to_owned().into())).await.unwrap();
     }
 
     /// Says it to a daemon that may not listen any more.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel_broker::connection::Broker;
@@ -19,6 +19,7 @@ use semel_core::clock::{Clock, SystemClock, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::id::{BrokerId, ClientMessageId, InstanceId, MemberId, MeshId, UuidId};
 use semel_core::mint::IdMint;
+use semel_core::plausible::SweepClock;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::engine::{Engine, EngineOptions};
 use semel_daemon::link::{LinkOptions, LinkState};
@@ -208,11 +209,13 @@ pub(crate) struct Host {
     pub(crate) clock: Shifted,
 }
 
-/// The system's clock, with a wall that can be set.
+/// The system's clock, with a wall that can be set, and time that passes at once.
 #[derive(Clone)]
 pub(crate) struct Shifted {
     real: Arc<SystemClock>,
     ms: Arc<AtomicI64>,
+    passed_ms: Arc<AtomicU64>,
+    looks: Arc<AtomicU64>,
 }
 
 impl Shifted {
@@ -223,6 +226,17 @@ impl Shifted {
     pub(crate) fn set_back(&self, by: Duration) {
         self.ms.fetch_sub(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
     }
+
+    /// Lets time pass, on both clocks.
+    pub(crate) fn pass(&self, by: Duration) {
+        self.shift(by);
+        self.passed_ms.fetch_add(u64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// How often somebody has asked how much time has passed.
+    pub(crate) fn looks(&self) -> u64 {
+        self.looks.load(Ordering::SeqCst)
+    }
 }
 
 impl Clock for Shifted {
@@ -231,13 +245,19 @@ impl Clock for Shifted {
     }
 
     fn monotonic(&self) -> Duration {
-        self.real.monotonic()
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        self.real.monotonic() + Duration::from_millis(self.passed_ms.load(Ordering::SeqCst))
     }
 }
 
 impl Host {
     pub(crate) fn new(number: usize, url: String) -> Self {
-        let clock = Shifted { real: Arc::new(SystemClock::new()), ms: Arc::default() };
+        let clock = Shifted {
+            real: Arc::new(SystemClock::new()),
+            ms: Arc::default(),
+            passed_ms: Arc::default(),
+            looks: Arc::default(),
+        };
         Self { folder: tempfile::tempdir().unwrap(), number, url, clock }
     }
 
@@ -270,7 +290,14 @@ impl Host {
 
     /// Starts with an outbox that may have so many bytes.
     pub(crate) async fn start_small(&self, outbox_bytes_max: u64) -> Engine {
-        self.start_with(self.number as u128 + 1, |_| {}, outbox_bytes_max).await.unwrap()
+        let room = |options: &mut EngineOptions| options.outbox_bytes_max = outbox_bytes_max;
+        self.start_with(self.number as u128 + 1, |_| {}, room).await.unwrap()
+    }
+
+    /// Starts with an inbox that may have so many bytes.
+    pub(crate) async fn start_with_inbox(&self, inbox_bytes_max: u64) -> Engine {
+        let room = |options: &mut EngineOptions| options.inbox_bytes_max = inbox_bytes_max;
+        self.start_with(self.number as u128 + 1, |_| {}, room).await.unwrap()
     }
 
     pub(crate) async fn try_start(
@@ -278,14 +305,14 @@ impl Host {
         instance: u128,
         change: impl FnOnce(&mut LinkOptions),
     ) -> Result<Engine, OpenError> {
-        self.start_with(instance, change, 5 << 30).await
+        self.start_with(instance, change, |_| {}).await
     }
 
     async fn start_with(
         &self,
         instance: u128,
         change: impl FnOnce(&mut LinkOptions),
-        outbox_bytes_max: u64,
+        room: impl FnOnce(&mut EngineOptions),
     ) -> Result<Engine, OpenError> {
         let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
         let instance_id: InstanceId = UuidId::new(Uuid::from_u128(instance));
@@ -302,15 +329,19 @@ impl Host {
             max_age_hours_override: None,
             answer_timeout: LinkOptions::ANSWER_TIMEOUT,
             expire_interval: LinkOptions::EXPIRE_INTERVAL,
+            // Tests end connections at once.
+            steady_after: Duration::ZERO,
+            sweep_clock: SweepClock::settling(Duration::ZERO, Duration::ZERO),
             random: Arc::new(random),
         };
         change(&mut link);
-        let options = EngineOptions {
-            outbox_bytes_max,
+        let mut options = EngineOptions {
+            outbox_bytes_max: 5 << 30,
             reserved_bytes: 0,
             inbox_kept: Duration::from_secs(30 * 24 * 60 * 60),
             inbox_bytes_max: u64::MAX,
         };
+        room(&mut options);
         let on_uncertain = Arc::new(|error: &semel_store::StoreError| panic!("{error}"));
         let mint = mint(&clock);
         Engine::start(self.path(), options, link, mint, clock, on_uncertain).await

@@ -11,6 +11,8 @@ struct Host {
     verifier: Verifier,
     to: Option<PipeWriter>,
     from: BufReader<PipeReader>,
+    /// What would have ended the process.
+    unsure: Receiver<String>,
     worker: JoinHandle<Result<(), Broken>>,
 }
 
@@ -21,12 +23,15 @@ impl Host {
         let handover = Handover { key: Hex(key).to_string(), secrets };
         let (input, to) = pipe().expect("a pipe");
         let (from, output) = pipe().expect("a pipe");
-        let serve = move || worker.serve(handover, BufReader::new(input), Box::new(output));
+        let (ended, unsure) = channel();
+        let end = Box::new(move |why: &str| ended.send(why.to_owned()).expect("a host"));
+        let serve = move || worker.serve(handover, BufReader::new(input), Box::new(output), end);
         Self {
             signer: Signer::new(Key::new(key), Direction::ToGear),
             verifier: Verifier::new(Key::new(key), Direction::FromGear),
             to: Some(to),
             from: BufReader::new(from),
+            unsure,
             worker: thread::spawn(serve),
         }
     }
@@ -80,16 +85,37 @@ fn an_action_reports_and_gives() {
 }
 
 #[test]
-fn a_panic_an_unknown_action_and_too_much_are_bugs() {
+fn only_a_problem_is_definite() {
     let worker = Worker::new()
         .action("break", |_| panic!("broken"))
         .action("flood", |_| Ok(Value::from("x".repeat(crate::limits::DOCUMENT_BYTES_MAX)).into()));
     let mut host = Host::of(worker);
-    for (action, expected) in
-        [("break", "panicked"), ("nothing", "no_such_action"), ("flood", "result_too_large")]
-    {
+    // What was never begun has done nothing.
+    host.execute("nothing", json!({}));
+    assert_eq!(code(&host.hear()), "no_such_action");
+    for (action, expected) in [("break", "panicked"), ("flood", "more than 1 MB")] {
         host.execute(action, json!({}));
-        assert_eq!(code(&host.hear()), expected);
+        let why = host.unsure.recv().expect("an end");
+        assert!(why.contains(expected), "{action}: {why}");
+    }
+    drop(host.to.take());
+    let rest = read_line(&mut host.from).expect("a pipe");
+    assert!(rest.is_none(), "nothing is said of what nobody can tell: {rest:?}");
+    assert!(host.end().is_ok());
+}
+
+#[test]
+fn a_resolver_with_too_much_to_say_knows_nothing() {
+    let much = |_: &Context| {
+        Resolved::Done(Value::from("x".repeat(crate::limits::DOCUMENT_BYTES_MAX)).into())
+    };
+    let worker = Worker::new().resolver("flood", much).resolver("break", |_| panic!("broken"));
+    let mut host = Host::of(worker);
+    for action in ["flood", "break"] {
+        let (execution_id, action) = ("job:step".to_owned(), action.to_owned());
+        host.say(&ToGear::Resolve { execution_id, action, params: json!({}) });
+        let state = ResolvedState::Unknown;
+        assert_eq!(host.hear(), FromGear::Resolved { state, value: Value::Null, artifact: None });
     }
     assert!(host.end().is_ok());
 }

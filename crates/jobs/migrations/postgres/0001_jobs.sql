@@ -2,6 +2,13 @@
 -- is written and kept byte for byte), and text that is sorted by its bytes.
 CREATE SCHEMA jobs;
 
+-- The time by which leases, pauses and deadlines are judged. Differs from sqlite: engines on many hosts
+-- share the tables, and their clocks need not agree; the server's is one.
+CREATE FUNCTION jobs.now_ms() RETURNS BIGINT LANGUAGE plpgsql STABLE AS
+$$ BEGIN
+    RETURN (EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint;
+END $$;
+
 -- A job. The columns up to `created_at` never change; the others are its state, written as a whole by
 -- whoever holds its fence.
 CREATE TABLE jobs.job (
@@ -37,7 +44,7 @@ CREATE TABLE jobs.job (
     ready           BOOLEAN NOT NULL,
     -- When it may be claimed again: the end of a lease, of a pause, of a hold.
     due_at          BIGINT,
-    -- What it waits for when its breaker is open: `gear.action`.
+    -- The breaker that it waits for: `gear.action`, or `gear.action host`.
     held_by         TEXT,
     budget_ms       BIGINT  NOT NULL,
     deadline_at     BIGINT,
@@ -52,6 +59,8 @@ CREATE TABLE jobs.job (
     entries         BIGINT  NOT NULL,
     started_at      BIGINT,
     completed_at    BIGINT,
+    -- The home in which its files are: only an engine there goes on with it while it lives.
+    home            TEXT,
 
     CONSTRAINT ready_only_pending CHECK (NOT ready OR status = 'pending'),
     CONSTRAINT asked_iff_waiting CHECK ((status = 'awaiting_approval') = (question IS NOT NULL)),
@@ -85,6 +94,8 @@ CREATE UNIQUE INDEX job_dedup ON jobs.job (dedup_hash)
  WHERE dedup_hash IS NOT NULL AND completed_at IS NULL;
 -- One at a time repeats a job: two would run the same executions.
 CREATE UNIQUE INDEX job_retry ON jobs.job (root_id) WHERE retry_of IS NOT NULL AND completed_at IS NULL;
+-- ORPHANS: what gears have asked for, while it is under way.
+CREATE INDEX job_parent ON jobs.job (parent_id) WHERE parent_id IS NOT NULL AND completed_at IS NULL;
 -- OLD: what repeats a job.
 CREATE INDEX job_root ON jobs.job (root_id) WHERE retry_of IS NOT NULL;
 -- FAILED: the dead letters of a class.
@@ -118,6 +129,8 @@ CREATE TABLE jobs.execution_log (
     error            JSON,
     started_at       BIGINT  NOT NULL,
     completed_at     BIGINT,
+    -- As whom its last attempt acts. Repeated as somebody else it would be another effect.
+    via              TEXT,
     PRIMARY KEY (root_id, step_id),
     CONSTRAINT result_iff_completed CHECK ((status = 'completed') = (result IS NOT NULL)),
     CONSTRAINT error_iff_failed CHECK ((status = 'failed') = (error IS NOT NULL)),
@@ -135,17 +148,65 @@ CREATE TABLE jobs.ledger (
     at      BIGINT NOT NULL,
     -- [[event, step_id, detail], …]
     lines   JSON   NOT NULL,
+    -- The job's fence after the move that they tell of, which nobody else has drawn: whether a move
+    -- whose COMMIT got no answer is there is known by it, whatever came later. Differs from sqlite:
+    -- there such a commit ends the process.
+    fence   BIGINT NOT NULL,
     PRIMARY KEY (job_no, entry)
 );
 
--- One breaker per action, for every engine.
+-- What was written stays as it was written, and goes only after its job.
+CREATE FUNCTION jobs.refuse_ledger_change() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    IF TG_OP = 'DELETE' AND NOT EXISTS (SELECT 1 FROM jobs.job WHERE job.no = OLD.job_no) THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'a ledger is only added to';
+END $$;
+CREATE TRIGGER ledger_no_change BEFORE UPDATE OR DELETE ON jobs.ledger
+   FOR EACH ROW EXECUTE FUNCTION jobs.refuse_ledger_change();
+CREATE TRIGGER ledger_no_truncate BEFORE TRUNCATE ON jobs.ledger
+   FOR EACH STATEMENT EXECUTE FUNCTION jobs.refuse_ledger_change();
+
+-- Keys outlive the jobs that were made under them: the same request under the same key is the same job for
+-- ever, and another request is refused for ever.
+CREATE TABLE jobs.spent_key (
+    -- What the key is for: names of one kind do not meet those of another.
+    scope       TEXT   NOT NULL CHECK (scope IN ('job')),
+    key         TEXT   NOT NULL,
+    fingerprint BYTEA  NOT NULL CHECK (length(fingerprint) = 32),
+    job_id      UUID   NOT NULL,
+    status      TEXT   NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled')),
+    ended_at    BIGINT NOT NULL,
+    PRIMARY KEY (scope, key)
+);
+
+-- One breaker per action, or per action and host, for every engine.
 CREATE TABLE jobs.breaker (
     action      TEXT   COLLATE "C" NOT NULL PRIMARY KEY,
     state       TEXT   NOT NULL CHECK (state IN ('closed', 'open', 'half_open')),
     run_window  TEXT   NOT NULL,
     until       BIGINT NOT NULL,
     open_for_ms BIGINT NOT NULL,
+    -- The number of the last probe: only the one that is under way decides.
+    probe       BIGINT NOT NULL,
     changed_at  BIGINT NOT NULL
+);
+
+-- Homes whose engines live or lived lately. Differs from sqlite: there is one.
+CREATE TABLE jobs.home (
+    id      TEXT   NOT NULL PRIMARY KEY,
+    seen_at BIGINT NOT NULL,
+    -- What its engine can run: gear.action.
+    actions TEXT[] NOT NULL
+);
+-- OTHERS.
+CREATE INDEX home_seen ON jobs.home (seen_at);
+
+-- A backup was put in the place of this database. Jobs up to this number may have been repeated after it was made.
+CREATE TABLE jobs.restored (
+    one      BOOLEAN NOT NULL PRIMARY KEY CHECK (one),
+    until_no BIGINT  NOT NULL
 );
 
 -- Ends a transaction that touches other rows than its writer knows of. Differs from sqlite: the

@@ -38,7 +38,7 @@ CREATE TABLE job (
     ready           INTEGER NOT NULL CHECK (ready IN (0, 1)),
     -- When it may be claimed again: the end of a lease, of a pause, of a hold.
     due_at          INTEGER,
-    -- What it waits for when its breaker is open: `gear.action`.
+    -- The breaker that it waits for: `gear.action`, or `gear.action host`.
     held_by         TEXT,
     budget_ms       INTEGER NOT NULL,
     deadline_at     INTEGER,
@@ -54,6 +54,8 @@ CREATE TABLE job (
     entries         INTEGER NOT NULL,
     started_at      INTEGER,
     completed_at    INTEGER,
+    -- The home in which its files are: only an engine there goes on with it while it lives.
+    home            TEXT,
 
     CONSTRAINT ready_only_pending CHECK (ready = 0 OR status = 'pending'),
     CONSTRAINT asked_iff_waiting CHECK ((status = 'awaiting_approval') = (question IS NOT NULL)),
@@ -82,6 +84,8 @@ CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL;
 CREATE UNIQUE INDEX job_dedup ON job (dedup_hash) WHERE dedup_hash IS NOT NULL AND completed_at IS NULL;
 -- One at a time repeats a job: two would run the same executions.
 CREATE UNIQUE INDEX job_retry ON job (root_id) WHERE retry_of IS NOT NULL AND completed_at IS NULL;
+-- ORPHANS: what gears have asked for, while it is under way.
+CREATE INDEX job_parent ON job (parent_id) WHERE parent_id IS NOT NULL AND completed_at IS NULL;
 -- OLD: what repeats a job.
 CREATE INDEX job_root ON job (root_id) WHERE retry_of IS NOT NULL;
 -- FAILED: the dead letters of a class.
@@ -116,6 +120,8 @@ CREATE TABLE execution_log (
     error            TEXT    CHECK (json_valid(error)),
     started_at       INTEGER NOT NULL,
     completed_at     INTEGER,
+    -- As whom its last attempt acts. Repeated as somebody else it would be another effect.
+    via              TEXT,
     PRIMARY KEY (root_id, step_id),
     CONSTRAINT result_iff_completed CHECK ((status = 'completed') = (result IS NOT NULL)),
     CONSTRAINT error_iff_failed CHECK ((status = 'failed') = (error IS NOT NULL)),
@@ -135,12 +141,54 @@ CREATE TABLE ledger (
     PRIMARY KEY (job_no, entry)
 ) STRICT, WITHOUT ROWID;
 
--- One breaker per action, for every engine.
+-- What was written stays as it was written, and goes only after its job.
+CREATE TRIGGER ledger_no_update BEFORE UPDATE ON ledger
+ BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END;
+CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger
+  WHEN EXISTS (SELECT 1 FROM job WHERE job.no = OLD.job_no)
+ BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END;
+
+-- Keys outlive the jobs that were made under them: the same request under the same key is the same job for
+-- ever, and another request is refused for ever.
+CREATE TABLE spent_key (
+    -- What the key is for: names of one kind do not meet those of another.
+    scope       TEXT    NOT NULL CHECK (scope = 'job'),
+    key         TEXT    NOT NULL,
+    fingerprint BLOB    NOT NULL CHECK (length(fingerprint) = 32),
+    job_id      BLOB    NOT NULL CHECK (length(job_id) = 16),
+    status      TEXT    NOT NULL
+                        CHECK (status = 'completed' OR status = 'failed' OR status = 'cancelled'),
+    ended_at    INTEGER NOT NULL,
+    PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+
+-- One breaker per action, or per action and host, for every engine.
 CREATE TABLE breaker (
     action      TEXT    NOT NULL PRIMARY KEY,
     state       TEXT    NOT NULL CHECK (state = 'closed' OR state = 'open' OR state = 'half_open'),
     run_window  TEXT    NOT NULL,
     until       INTEGER NOT NULL,
     open_for_ms INTEGER NOT NULL,
+    -- The number of the last probe: only the one that is under way decides.
+    probe       INTEGER NOT NULL,
     changed_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- The clock by which times that lie ahead were written: how far the calendar was ahead of it when
+-- that was last seen to step, and what it said when this machine was started. The next engine begins
+-- by setting these times right.
+CREATE TABLE clock (
+    one      INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    ahead_ms INTEGER NOT NULL,
+    -- Which start of which machine; NULL where nobody can say.
+    boot     TEXT,
+    booted   INTEGER NOT NULL,
+    -- How often somebody has asked whether anything can be written: what does not change is not written.
+    probed   INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- A backup was put in the place of this file. Jobs up to this number may have been repeated after it was made.
+CREATE TABLE restored (
+    one      INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    until_no INTEGER NOT NULL
+) STRICT;

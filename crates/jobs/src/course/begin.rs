@@ -5,20 +5,24 @@ use std::sync::Arc;
 use semel_core::refusal::Refusal;
 use serde_json::{Map, Value, json};
 
-use super::{Facts, Move, Next, steps};
+use super::{Facts, Move, Next, action_name, steps};
 use crate::dispatch::ExecutionStatus;
 use crate::gear::{Failure, FailureClass};
 use crate::life::{JobEvent, JobStatus, revision_allowed};
 use crate::limits::DEATHS_MAX;
 use crate::plan::{Plan, PlanText, check};
 use crate::policy::Verdict;
-use crate::store::{Claim, Kept};
+use crate::store::{Claim, Execution, Kept};
 
 /// A worker takes a job: the claim itself and, in the same transaction, everything that follows
-/// from it without asking anybody.
+/// from it without asking anybody. Nothing is to be written of a job that is left to another.
 pub fn begin(kept: &Kept, claim: &Claim, facts: &Facts<'_>) -> (Move, Next) {
     let mut next = Move::of(kept, claim.now);
-    next.claim(&claim.worker, claim.lease_until);
+    let in_time = kept.job.state.deadline_at.is_none_or(|deadline| deadline > claim.now);
+    if in_time && is_for_another(kept, facts) {
+        return (next, Next::Left);
+    }
+    next.claim(claim, died_over(kept));
     let state = &next.advance().state;
     if state.deaths >= DEATHS_MAX {
         let message = format!("{} workers died while they had it", state.deaths);
@@ -60,6 +64,33 @@ pub fn begin(kept: &Kept, claim: &Claim, facts: &Facts<'_>) -> (Move, Next) {
         | JobStatus::Failed
         | JobStatus::Cancelled => (next, Next::Over),
     }
+}
+
+/// Whether its last worker died and this job may be why: one that only waited for its turn beside
+/// others has done nothing to anybody.
+fn died_over(kept: &Kept) -> bool {
+    let state = &kept.job.state;
+    // What is uncertain may have been asked about: that runs the gear, too.
+    let ran = |line: &Execution| line.status == ExecutionStatus::Started || !line.certain;
+    let waited = state.status == JobStatus::Executing && !kept.executions.iter().any(ran);
+    state.worker.is_some() && !waited
+}
+
+/// Whether the steps that are not done need a gear or a secret that another home has and this one
+/// has not. Whoever has the job's files goes on with it.
+fn is_for_another(kept: &Kept, facts: &Facts<'_>) -> bool {
+    let state = &kept.job.state;
+    if facts.home.is_none() || state.home.as_deref() == facts.home {
+        return false;
+    }
+    let Some(Ok(plan)) = state.plan.as_ref().map(PlanText::plan) else { return false };
+    let done = |id: &str| {
+        let mut lines = kept.executions.iter();
+        lines.any(|line| line.step_id == id && line.status == ExecutionStatus::Completed)
+    };
+    let left = plan.steps.iter().filter(|step| !done(&step.id));
+    let actions: Vec<String> = left.map(|step| action_name(&step.gear, &step.action)).collect();
+    (facts.for_another)(&actions, kept.job.created_at)
 }
 
 /// The job's time is over.
@@ -163,4 +194,10 @@ fn reused(plan: &Plan, kept: &Kept) -> Result<(), (String, String)> {
 pub(crate) fn question_of(kept: &Kept) -> Value {
     let text = kept.job.state.question.as_deref();
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
+}
+
+/// Tells the questions of a job apart: the line of its ledger that asks. Nothing is written while a
+/// job waits for a person.
+pub(crate) fn question_no(kept: &Kept) -> i64 {
+    kept.job.state.entries
 }

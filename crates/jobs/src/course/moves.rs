@@ -9,7 +9,7 @@ use crate::dispatch::ExecutionStatus;
 use crate::gear::{Failure, FailureClass};
 use crate::life::{JobEvent, JobStatus, next};
 use crate::plan::PlanText;
-use crate::store::{Advance, Ended, Kept, LedgerEvent, Line, Reach, Started};
+use crate::store::{Advance, Claim, Ended, Kept, LedgerEvent, Line, Reach, Started};
 
 /// A move that is not written yet.
 pub struct Move {
@@ -85,13 +85,14 @@ impl Move {
     }
 
     /// A worker takes the job; nobody else may write any more.
-    pub fn claim(&mut self, worker: &str, lease_until: UnixMs) {
+    /// Whether whoever had it before died over it is for the caller to say.
+    pub fn claim(&mut self, claim: &Claim, died: bool) {
         let now = self.advance.now;
         let state = &mut self.advance.state;
-        state.fence += 1;
-        state.deaths += u32::from(state.worker.is_some());
-        state.worker = Some(worker.to_owned());
-        state.due_at = Some(lease_until);
+        state.fence = claim.fence;
+        state.deaths += u32::from(died);
+        state.worker = Some(claim.worker.clone());
+        state.due_at = Some(claim.lease_until());
         state.ready = false;
         state.started_at = state.started_at.or(Some(now));
         if state.deadline_at.is_none() {
@@ -101,8 +102,8 @@ impl Move {
     }
 
     /// A person speaks; whoever works on it may not write any more.
-    pub fn overrule(&mut self) {
-        self.advance.state.fence += 1;
+    pub fn overrule(&mut self, fence: i64) {
+        self.advance.state.fence = fence;
     }
 
     /// The worker goes; the job may be claimed from then on.
@@ -212,6 +213,10 @@ impl Move {
 
     /// An execution has ended.
     pub fn end(&mut self, ended: Ended) {
+        if ended.status == ExecutionStatus::Completed {
+            // It gets somewhere: whoever died before did not die over what comes now.
+            self.advance.state.deaths = 0;
+        }
         let (status, certain) = (ended.status.as_str(), ended.certain);
         let mut detail = match ended.status {
             ExecutionStatus::Failed => json!({"status": status, "certain": certain}),

@@ -12,9 +12,10 @@ use super::begin::late;
 use super::moves::failure_of;
 use super::{Facts, Move, Next, ToRun, action_name};
 use crate::dispatch::{Attempts, Content, Dispatch, ExecutionStatus, Logged, dispatch};
-use crate::gear::{Failure, FailureClass};
+use crate::gear::manifest::Recovery;
+use crate::gear::{Failure, FailureClass, ORIGIN_UNKNOWN};
 use crate::life::{JobEvent, replan_allowed};
-use crate::limits::{ATTEMPTS_MAX, RETRY_BASE, RETRY_CAP};
+use crate::limits::{ATTEMPTS_MAX, DOCUMENT_BYTES_MAX, ORIGIN_PAUSE, RETRY_BASE, RETRY_CAP};
 use crate::plan::{Outcome, Outcomes, PlanText, Step, StepInput, input};
 use crate::store::{Ended, Kept, Started};
 
@@ -80,6 +81,8 @@ struct Seen<'a> {
     error: Option<&'a str>,
     completed_at: Option<UnixMs>,
     fingerprint: &'a Hex<32>,
+    /// As whom the last attempt acted.
+    via: Option<&'a str>,
     /// Attempts in this job and plan. The plan may be a new one, under which everything may be
     /// tried as often as at first.
     used: u32,
@@ -99,6 +102,7 @@ fn seen<'a>(next: &'a Move, kept: &'a Kept, step: &Step) -> Option<Seen<'a>> {
             error: line.error.as_deref(),
             completed_at: line.completed_at,
             fingerprint,
+            via: line.via.as_deref(),
             used,
         },
         Some(ended) => Seen {
@@ -108,6 +112,7 @@ fn seen<'a>(next: &'a Move, kept: &'a Kept, step: &Step) -> Option<Seen<'a>> {
             error: ended.error.as_deref(),
             completed_at: Some(advance.now),
             fingerprint,
+            via: line.via.as_deref(),
             used,
         },
     })
@@ -154,6 +159,14 @@ impl Group {
                 let failure = Failure::new(FailureClass::UserError, code, message);
                 return self.failed(step, failure, action);
             }
+            StepInput::TooLarge => {
+                let message = format!(
+                    "with what its references stand for it has more than {DOCUMENT_BYTES_MAX} bytes"
+                );
+                let class = FailureClass::ResourceLimit;
+                let failure = Failure::new(class, "params_too_large", message);
+                return self.failed(step, failure, action);
+            }
         };
         let line = seen(next, kept, step);
         // What was done is done, whatever became of its gear since.
@@ -166,6 +179,9 @@ impl Group {
             return;
         }
         let Ok(prepared) = facts.gears.find(&step.gear, &step.action) else {
+            if self.may_have_happened(step, next, kept) {
+                return;
+            }
             let message = format!("{action} is not there any more");
             let failure = Failure::new(FailureClass::UserError, "gear_not_found", message);
             return self.failed(step, failure, action);
@@ -177,6 +193,8 @@ impl Group {
         let used = line.map_or(0, |line| line.used);
         let to_run = ToRun {
             step_id: step.id.clone(),
+            breaker: prepared.breaker(&params),
+            probe: None,
             name: step.action.clone(),
             params,
             fingerprint: step.fingerprint(),
@@ -186,21 +204,67 @@ impl Group {
             action,
             prepared,
         };
-        self.decide(step, next, kept, to_run, facts.random);
+        self.decide(step, next, kept, to_run, facts);
     }
 
-    fn decide(&mut self, step: &Step, next: &mut Move, kept: &Kept, to_run: ToRun, random: u64) {
+    /// What was begun and is not known to have ended is asked about, gear or no gear.
+    fn may_have_happened(&mut self, step: &Step, next: &mut Move, kept: &Kept) -> bool {
+        for _ in 0..2 {
+            let (logged, content, attempts) = facts_of(seen(next, kept, step), step);
+            match dispatch(logged, content, attempts, Recovery::Ask) {
+                Dispatch::Close => next.end(crashed(&step.id)),
+                Dispatch::Ask => {
+                    self.ask = Some(step.id.clone());
+                    return true;
+                }
+                Dispatch::Start
+                | Dispatch::Recorded
+                | Dispatch::Resolve
+                | Dispatch::GiveUp
+                | Dispatch::Refuse => return false,
+            }
+        }
+        false
+    }
+
+    fn decide(
+        &mut self,
+        step: &Step,
+        next: &mut Move,
+        kept: &Kept,
+        to_run: ToRun,
+        facts: &Facts<'_>,
+    ) {
         // At most twice: once to close what was left open, once to see what follows from that.
         for _ in 0..2 {
             let line = seen(next, kept, step);
             let (logged, content, attempts) = facts_of(line, step);
-            let recovery = to_run.prepared.recovery(&to_run.params);
+            // As somebody else it would not be the same effect again, but another one.
+            let origin = to_run.prepared.gear.origin();
+            // Nothing leaves as nobody.
+            let via = line.and_then(|line| line.via).filter(|via| *via != ORIGIN_UNKNOWN);
+            if via.is_some() && origin.as_deref() == Some(ORIGIN_UNKNOWN) {
+                let until = next.advance().now.saturating_add(ORIGIN_PAUSE);
+                self.run.push((to_run, until));
+                return;
+            }
+            let elsewhere = via.is_some_and(|via| Some(via) != origin.as_deref());
+            let recovery = match elsewhere {
+                true => Recovery::Ask,
+                false => to_run.prepared.recovery(&to_run.params),
+            };
             let failure = || line.and_then(|line| line.error).map(failure_of);
             match dispatch(logged, content, attempts, recovery) {
+                Dispatch::Start if is_without_files(kept, &to_run, facts) => {
+                    let message = "its files are in a home whose engine is gone: submit it anew";
+                    let class = FailureClass::ResourceLimit;
+                    let failure = Failure::new(class, "workspace_lost", message);
+                    return self.failed(step, failure, to_run.action);
+                }
                 Dispatch::Start => {
                     let failed = line.and_then(|line| line.completed_at.zip(failure()));
                     let earliest = failed.map_or(UnixMs(0), |(at, failure)| {
-                        at.saturating_add(wait(to_run.attempt - 1, &failure, random))
+                        at.saturating_add(wait(to_run.attempt - 1, &failure, facts.random))
                     });
                     self.run.push((to_run, earliest));
                     return;
@@ -267,7 +331,7 @@ impl Halt {
     fn carry_out(self, mut next: Move, kept: &Kept, facts: &Facts<'_>) -> (Move, Next) {
         match self {
             Self::Fail(failure, action) => give_up(next, kept, &failure, Some(&action)),
-            Self::Resolve(to_run) => (next, Next::Resolve(to_run)),
+            Self::Resolve(to_run) => (next, Next::Resolve(Box::new(to_run))),
             Self::Ask(step) => {
                 ask_about(&mut next, &step, facts.approval_timeout);
                 (next, Next::Over)
@@ -278,13 +342,20 @@ impl Halt {
                 next.release(Some(until));
                 (next, Next::Wait(until))
             }
-            Self::Run(run) if run.iter().all(|to_run| (facts.closed)(&to_run.action)) => {
-                start(&mut next, &run);
+            Self::Run(run) if run.iter().all(|to_run| (facts.closed)(&to_run.breaker)) => {
+                start(&mut next, &run, facts.home);
                 (next, Next::Run(run))
             }
             Self::Run(run) => (next, Next::Admit(run)),
         }
     }
+}
+
+/// Whether it works with files that are in another home. A claim says that nobody works there.
+fn is_without_files(kept: &Kept, to_run: &ToRun, facts: &Facts<'_>) -> bool {
+    let home = kept.job.state.home.as_deref();
+    let elsewhere = home.zip(facts.home).is_some_and(|(home, here)| home != here);
+    elsewhere && to_run.prepared.gear.needs_workspace()
 }
 
 /// Only a person can tell whether it happened.
@@ -296,8 +367,13 @@ pub(crate) fn ask_about(next: &mut Move, step: &str, patience: Duration) {
     next.ask(JobEvent::Unsure, &question, patience);
 }
 
-/// Writes down that these begin.
-pub(crate) fn start(next: &mut Move, run: &[ToRun]) {
+/// Writes down that these begin. What they write to the job's folder is in this home.
+pub(crate) fn start(next: &mut Move, run: &[ToRun], home: Option<&str>) {
+    if let Some(home) = home
+        && run.iter().any(|to_run| to_run.prepared.gear.needs_workspace())
+    {
+        next.state().home = Some(home.to_owned());
+    }
     for to_run in run {
         let (gear, _) = to_run.action.split_once('.').unwrap_or((&to_run.action, ""));
         next.start(Started {
@@ -306,6 +382,7 @@ pub(crate) fn start(next: &mut Move, run: &[ToRun]) {
             action: to_run.name.clone(),
             fingerprint: to_run.fingerprint,
             attempts: to_run.attempt,
+            via: to_run.prepared.gear.origin(),
         });
     }
 }
@@ -341,8 +418,14 @@ pub(crate) fn replan_around(next: &mut Move, action: &str, plan: PlanText) {
 pub fn for_good(to_run: &ToRun, ended: &Ended) -> bool {
     let transient = |error: &str| failure_of(error).class == FailureClass::Transient;
     let passing = ended.error.as_deref().is_some_and(transient);
-    let failed = ended.status == ExecutionStatus::Failed;
-    failed && ended.certain && !(passing && to_run.attempt < ATTEMPTS_MAX)
+    let spent = to_run.attempt >= ATTEMPTS_MAX;
+    match (ended.status, ended.certain) {
+        (ExecutionStatus::Failed, true) => spent || !passing,
+        (ExecutionStatus::Failed, false) => {
+            spent && to_run.prepared.recovery(&to_run.params) == Recovery::Idempotent
+        }
+        (ExecutionStatus::Started | ExecutionStatus::Completed, _) => false,
+    }
 }
 
 fn facts_of(line: Option<Seen<'_>>, step: &Step) -> (Logged, Content, Attempts) {

@@ -12,7 +12,7 @@ use semel_core::clock::UnixMs;
 use semel_store::StoreError;
 
 use crate::breaker::{Admission, BreakerState, Run};
-use crate::limits::BREAKER_WINDOW;
+use crate::limits::{BREAKER_WINDOW, BREAKERS_KNOWN_MAX};
 use crate::store::{BreakerRow, Store};
 
 #[derive(Default)]
@@ -83,8 +83,15 @@ impl Breakers {
     }
 
     /// Keeps a run that changes no breaker, and says so: it is told with the next one that may.
-    pub(super) fn kept_for_later(&self, action: &str, run: Run) -> bool {
+    pub(super) fn kept_for_later(&self, action: &str, run: Run, probe: Option<i64>) -> bool {
+        if probe.is_some() {
+            return false;
+        }
+        if !run.counts() {
+            return true;
+        }
         let mut known = self.known();
+        known.make_room();
         // Every step comes here: what is known already costs no copy of its name.
         let entry = match known.actions.get_mut(action) {
             Some(entry) => entry,
@@ -103,6 +110,7 @@ impl Breakers {
         store: &Store,
         action: &str,
         run: Run,
+        probe: Option<i64>,
         now: UnixMs,
     ) -> Result<Option<BreakerRow>, StoreError> {
         let (asked, untold) = {
@@ -112,7 +120,7 @@ impl Breakers {
         };
         let mut runs = vec![Run::Succeeded; untold];
         runs.push(run);
-        let row = store.breaker_note(action, runs, now).await?;
+        let row = store.breaker_note(action, runs, probe, now).await?;
         self.learn(&row, asked);
         Ok(Some(row).filter(|row| row.changed))
     }
@@ -136,6 +144,15 @@ impl Breakers {
 impl All {
     const fn moment(&self) -> Moment {
         Moment(self.openings)
+    }
+
+    /// Hosts come and go: what is well is forgotten when there is too much of it. The store's
+    /// window has no failure then, and successes change nothing.
+    fn make_room(&mut self) {
+        if self.actions.len() >= BREAKERS_KNOWN_MAX {
+            let is_open = |state: BreakerState| state != BreakerState::Closed;
+            self.actions.retain(|_, known| known.shaken || known.state.is_some_and(is_open));
+        }
     }
 
     fn entry(&mut self, action: &str) -> &mut Known {
@@ -179,7 +196,7 @@ mod tests {
         breakers.known().found(ACTION, BreakerState::Closed, before);
         breakers.learn(&row(BreakerState::Closed, ""), before);
         assert!(!breakers.is_closed(ACTION));
-        assert!(!breakers.kept_for_later(ACTION, Run::Succeeded), "the probe's success is told");
+        assert!(!breakers.kept_for_later(ACTION, Run::Succeeded, None), "a success is told");
         // Who asks from now on is believed.
         let after = breakers.moment();
         breakers.learn(&row(BreakerState::HalfOpen, "fffff"), after);
@@ -190,5 +207,20 @@ mod tests {
         breakers.learn(&row(BreakerState::Open, "fffff"), after);
         breakers.learn(&row(BreakerState::Closed, ""), after);
         assert!(!breakers.is_closed(ACTION));
+    }
+
+    #[test]
+    fn what_is_well_is_forgotten_before_there_is_too_much_of_it() {
+        let breakers = Breakers::default();
+        let asked = breakers.moment();
+        breakers.learn(&row(BreakerState::Open, "fffff"), asked);
+        for host in 0..BREAKERS_KNOWN_MAX * 3 {
+            let name = format!("http.request host-{host}");
+            assert!(breakers.kept_for_later(&name, Run::Succeeded, None));
+            assert!(breakers.kept_for_later("http.request gone", Run::Refused, None));
+        }
+        assert!(breakers.known().actions.len() <= BREAKERS_KNOWN_MAX);
+        assert!(!breakers.is_closed(ACTION), "what is open is remembered");
+        assert!(!breakers.kept_for_later(ACTION, Run::Refused, Some(1)), "a probe is always told");
     }
 }

@@ -1,15 +1,17 @@
-//! Claims jobs for free slots, and keeps the claims alive.
+//! Claims jobs for free slots.
 
-use std::sync::atomic::Ordering;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel_store::StoreError;
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
+use super::Inner;
 use super::desk::Slot;
+use super::lease::Place;
 use super::runner::{self, Ride};
-use super::{Inner, Leave, Running};
 use crate::course::{Next, begin};
 use crate::limits::CLAIM_MAX;
 use crate::store::{Begin, Claim, Claimed, Claims, JobNo, NewJob, Submitted};
@@ -74,21 +76,32 @@ pub(super) async fn submit(
         let mut before = new.fresh();
         let claim = our_claim(&inner, 1);
         let (first, next) = inner.with_facts(|facts| begin(&before, &claim, facts));
+        if let Next::Left = next {
+            drop(slot);
+            let said = inner.parts.store.submit(new).await;
+            if let Ok(Submitted::Made) = said {
+                inner.tell(before.job.id, before.job.state.status);
+            }
+            return drop(tell.send(said));
+        }
         let mut advance = first.into_advance();
-        // A caller that went away does not want to know.
+        let place = Place::take(&inner, new.id, before.job.no, claim.fence);
+        let lease_ends = inner.lease_from_now();
         let room = inner.slots.available_permits() + inner.claiming.load(Ordering::Relaxed);
+        // A caller that went away does not want to know.
         match inner.parts.store.submit_begun(new, advance.clone(), room).await {
             Ok((said, Some(no))) => {
                 (before.job.no, advance.no) = (no, no);
                 inner.tell(before.job.id, before.job.state.status);
                 let _ = tell.send(Ok(said));
                 let claimed = Claimed { before, advance };
-                if let Some(ride) = launch(&inner, claimed, &next, slot, under_way) {
+                let claimed = Begun { claimed, next, place, lease_ends };
+                if let Some((ride, next)) = launch(&inner, claimed, slot, under_way).await {
                     Box::pin(runner::run(inner, ride, next)).await;
                 }
             }
             Ok((said, None)) => {
-                drop(slot);
+                drop((slot, place));
                 if said == Submitted::Made {
                     inner.wake.notify_one();
                     inner.tell(before.job.id, before.job.state.status);
@@ -98,75 +111,122 @@ pub(super) async fn submit(
             Err(error) => drop(tell.send(Err(error))),
         }
     });
-    told.await.unwrap_or(Err(StoreError::Stopped))
+    // Whatever ended the task, the job may be there.
+    let gone = || StoreError::Uncertain { cause: "the submission has ended".into() };
+    told.await.unwrap_or_else(|_| Err(gone()))
 }
 
 fn our_claim(inner: &Inner, limit: usize) -> Claim {
     let now = inner.now();
     Claim {
         worker: inner.options.worker.clone(),
-        lease_until: now.saturating_add(inner.options.lease),
+        fence: inner.new_fence(),
+        lease: inner.options.lease,
         limit: u32::try_from(limit).unwrap_or(CLAIM_MAX),
+        held: inner.held(),
+        home: inner.home(),
         now,
     }
 }
 
 /// What `begin` has found to be next, beside what it has written: kept here because a transaction
 /// may be run twice, and the last run counts.
-type Nexts = Arc<Mutex<Vec<(JobNo, Next)>>>;
+type Nexts = Arc<Mutex<HashMap<JobNo, (Next, Place)>>>;
 
 /// Says how many more wait, as far as is known.
 async fn claim(inner: &Arc<Inner>, mut slots: OwnedSemaphorePermit) -> Result<usize, StoreError> {
     let claim = our_claim(inner, slots.num_permits());
-    let nexts = Nexts::default();
-    let (sink, engine) = (Arc::clone(&nexts), Arc::clone(inner));
+    let lease_ends = inner.lease_from_now();
+    let (nexts, passed) = (Nexts::default(), Arc::new(AtomicUsize::new(0)));
+    let (sink, engine, passing) = (Arc::clone(&nexts), Arc::clone(inner), Arc::clone(&passed));
     let begin: Begin = Arc::new(move |kept, claim| {
         let (first, next) = engine.with_facts(|facts| begin(kept, claim, facts));
-        sink.lock().unwrap_or_else(PoisonError::into_inner).push((kept.job.no, next));
-        first.into_advance()
-    });
-    let Claims { jobs, left } = inner.parts.store.claim(claim, begin).await?;
-    let mut nexts = std::mem::take(&mut *nexts.lock().unwrap_or_else(PoisonError::into_inner));
-    for claimed in jobs {
-        let no = claimed.advance.no;
-        let place = nexts.iter().rposition(|(own, _)| *own == no);
-        let next = place.map_or(Next::Over, |place| nexts.swap_remove(place).1);
-        let Some(slot) = slots.split(1) else { continue };
-        let under_way = inner.under_way.subscribe();
-        if let Some(ride) = launch(inner, claimed, &next, slot, under_way) {
-            tokio::spawn(runner::run(Arc::clone(inner), ride, next));
+        if let Next::Left = next {
+            let is_left = engine.pass_over(kept.job.no);
+            passing.fetch_add(usize::from(is_left), Ordering::Relaxed);
+            return None;
         }
+        let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the next one is taken, the place of an earlier run is given up.
+        drop(sink.remove(&kept.job.no));
+        let place = Place::take(&engine, kept.job.id, kept.job.no, claim.fence);
+        sink.insert(kept.job.no, (next, place));
+        Some(first.into_advance())
+    });
+    let claims = inner.parts.store.claim(claim, begin).await;
+    // Places of jobs that were not claimed after all are given up with it.
+    let mut nexts = std::mem::take(&mut *nexts.lock().unwrap_or_else(PoisonError::into_inner));
+    let Claims { jobs, left } = claims?;
+    for claimed in jobs {
+        let Some((next, place)) = nexts.remove(&claimed.advance.no) else { continue };
+        let Some(slot) = slots.split(1) else { continue };
+        let begun = Begun { claimed, next, place, lease_ends };
+        let (inner, under_way) = (Arc::clone(inner), inner.under_way.subscribe());
+        if begun.is_over() {
+            drop(launch(&inner, begun, slot, under_way).await);
+            continue;
+        }
+        tokio::spawn(async move {
+            if let Some((ride, next)) = launch(&inner, begun, slot, under_way).await {
+                runner::run(inner, ride, next).await;
+            }
+        });
     }
-    Ok(left)
+    // Behind what is left to others there may be something for us.
+    Ok(left.max(passed.load(Ordering::Relaxed).saturating_mul(2)))
+}
+
+/// A job that was claimed, with what is next and its place among those under way.
+struct Begun {
+    claimed: Claimed,
+    next: Next,
+    place: Place,
+    lease_ends: Duration,
+}
+
+impl Begun {
+    fn is_over(&self) -> bool {
+        matches!(self.next, Next::Over | Next::Left | Next::Wait(_))
+    }
 }
 
 /// A job was claimed; gives what runs it, if there is anything to do.
-fn launch(
-    inner: &Inner,
-    claimed: Claimed,
-    next: &Next,
+async fn launch(
+    inner: &Arc<Inner>,
+    begun: Begun,
     slot: OwnedSemaphorePermit,
     under_way: watch::Receiver<()>,
-) -> Option<Ride> {
-    let Claimed { before, advance } = claimed;
+) -> Option<(Ride, Next)> {
+    let is_over = begun.is_over();
+    let Begun { claimed: Claimed { before, advance }, next, place, mut lease_ends } = begun;
     if before.job.state.started_at.is_none() {
         let waited = advance.now.0.saturating_sub(before.job.created_at.0).max(0);
         inner.metrics.waited(Duration::from_millis(waited.cast_unsigned()));
     }
     let mut kept = before;
     kept.apply(&advance);
-    let id = kept.job.id;
-    inner.tell(id, advance.state.status);
+    inner.tell(kept.job.id, advance.state.status);
     if advance.state.completed_at.is_some() {
         inner.metrics.ended(advance.state.status, advance.state.failure_class);
     }
-    if matches!(next, Next::Over | Next::Wait(_)) {
+    if is_over {
         return None;
     }
-    let (leave, leaving) = watch::channel(Leave::Stay);
-    let running = Running { no: kept.job.no, fence: kept.job.state.fence, leave };
-    inner.running().insert(id, running);
-    Some(Ride { kept, slot: Arc::new(Slot::of(slot)), leaving, _under_way: under_way })
+    let (no, fence) = (kept.job.no, kept.job.state.fence);
+    // The answer may have been long on its way: nothing is run that may be somebody else's by now.
+    if inner.is_late(lease_ends) {
+        lease_ends = match inner.renew_one(no, fence).await {
+            Ok(Some(lease_ends)) => lease_ends,
+            Ok(None) => return None,
+            Err(error) => {
+                tracing::warn!(job = %kept.job.id, error = error.chain(), "a claim came too late");
+                return None;
+            }
+        };
+    }
+    let leaving = place.hold(no, lease_ends)?;
+    let slot = Arc::new(Slot::of(slot));
+    Some((Ride { kept, slot, leaving, _place: place, _under_way: under_way }, next))
 }
 
 /// Until there is a signal; the poll is only the safety net.
@@ -176,37 +236,13 @@ async fn wait(inner: &Inner) {
         if woken.is_ok() || inner.slots.is_closed() {
             return;
         }
-        match inner.parts.store.anything_due(inner.now()).await {
+        match inner.parts.store.anything_due(inner.now(), inner.held(), inner.home()).await {
             Ok(false) => {}
             Ok(true) => return,
             Err(error) => {
                 tracing::debug!(error = error.chain(), "the store could not be asked");
                 return;
             }
-        }
-    }
-}
-
-/// Makes the claims last, and leaves jobs that are no longer ours.
-pub(super) async fn renew(inner: Arc<Inner>) {
-    let mut ticks = tokio::time::interval(inner.options.lease / 3);
-    loop {
-        ticks.tick().await;
-        let held: Vec<_> = inner.running().values().map(|job| (job.no, job.fence)).collect();
-        if held.is_empty() {
-            continue;
-        }
-        let lease_until = inner.now().saturating_add(inner.options.lease);
-        match inner.parts.store.renew(held.clone(), lease_until).await {
-            Ok(lost) => {
-                // A job that was claimed anew in the meantime has another fence.
-                let ours =
-                    |job: &&Running| lost.contains(&job.no) && held.contains(&(job.no, job.fence));
-                for job in inner.running().values().filter(ours) {
-                    job.leave.send_replace(Leave::Lost);
-                }
-            }
-            Err(error) => tracing::warn!(error = error.chain(), "claims could not be renewed"),
         }
     }
 }

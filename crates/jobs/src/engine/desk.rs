@@ -2,12 +2,15 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use semel_core::clock::UnixMs;
 use semel_core::id::JobId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc};
 
-use super::{Engine, Inner, News};
-use crate::gear::{Desk, Failure, FailureClass, Later, Report, SubJob, SubJobEnded};
+use super::children::{Parent, take_child};
+use super::{Inner, News};
+use crate::gear::{Desk, Ended, Failure, FailureClass, Later, Report, SubJob, SubJobEnded};
 use crate::life::JobStatus;
 use crate::limits::{REPORTS_MAX, SUB_JOB_DEPTH_MAX};
 use crate::store::Kept;
@@ -33,38 +36,79 @@ impl Reports {
 
 /// One of the engine's slots. A job that waits for a sub-job gives it back meanwhile: otherwise
 /// parents could take all slots and wait for ever.
-pub(super) struct Slot {
-    permit: Mutex<Option<OwnedSemaphorePermit>>,
-    waiting: AtomicU32,
+pub(super) struct Slot(Mutex<Places>);
+
+struct Places {
+    permit: Option<OwnedSemaphorePermit>,
+    /// Steps of the job that wait for sub-jobs.
+    waiting: u32,
+    ended: bool,
 }
 
 impl Slot {
     pub(super) fn of(permit: OwnedSemaphorePermit) -> Self {
-        Self { permit: Mutex::new(Some(permit)), waiting: AtomicU32::new(0) }
+        Self(Mutex::new(Places { permit: Some(permit), waiting: 0, ended: false }))
     }
 
     /// The job has ended: before anybody hears of it and comes with the next.
     pub(super) fn free(&self) {
-        drop(self.lock().take());
+        let mut places = self.lock();
+        places.ended = true;
+        drop(places.permit.take());
     }
 
-    fn give_back(&self) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        drop(self.lock().take());
+    /// A step waits until what this gives is dropped.
+    fn wait(self: &Arc<Self>, slots: &Arc<Semaphore>) -> Waiting {
+        let mut places = self.lock();
+        places.waiting += 1;
+        drop(places.permit.take());
+        Waiting { slot: Arc::clone(self), slots: Arc::clone(slots) }
     }
 
+    /// Takes what the job needs to go on, unless another of its steps waits by now.
     async fn take_again(&self, slots: &Arc<Semaphore>) {
-        if self.waiting.fetch_sub(1, Ordering::SeqCst) > 1 {
+        let needs =
+            |places: &Places| places.waiting == 0 && places.permit.is_none() && !places.ended;
+        if !needs(&self.lock()) {
             return;
         }
         // Closed only when the engine stops, and then nobody counts any more.
-        if let Ok(permit) = Arc::clone(slots).acquire_owned().await {
-            *self.lock() = Some(permit);
+        let Ok(permit) = Arc::clone(slots).acquire_owned().await else { return };
+        let mut places = self.lock();
+        if needs(&places) {
+            places.permit = Some(permit);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<OwnedSemaphorePermit>> {
-        self.permit.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A step that waits for a sub-job.
+struct Waiting {
+    slot: Arc<Slot>,
+    slots: Arc<Semaphore>,
+}
+
+impl Waiting {
+    /// The step goes on once its job has a slot again.
+    async fn over(self) {
+        let (slot, slots) = (Arc::clone(&self.slot), Arc::clone(&self.slots));
+        drop(self);
+        slot.take_again(&slots).await;
+    }
+}
+
+impl Drop for Waiting {
+    /// A wait that is given up (the step's time is over) counts no more, and the job takes a slot
+    /// again as soon as there is one.
+    fn drop(&mut self) {
+        self.slot.lock().waiting -= 1;
+        let (slot, slots) = (Arc::clone(&self.slot), Arc::clone(&self.slots));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(runtime.spawn(async move { slot.take_again(&slots).await }));
+        }
     }
 }
 
@@ -74,10 +118,13 @@ pub(super) struct StepDesk {
     parent: JobId,
     execution_id: String,
     depth: u32,
+    deadline_at: Option<UnixMs>,
     step_id: String,
     reports: Reports,
     slot: Arc<Slot>,
     told: AtomicU32,
+    /// Sub-jobs that may have done something, or still may, and that nobody knows the end of.
+    in_doubt: AtomicU32,
 }
 
 impl StepDesk {
@@ -93,11 +140,31 @@ impl StepDesk {
             parent: kept.job.id,
             execution_id: format!("{}:{step_id}", kept.job.root_id),
             depth: kept.job.depth,
+            deadline_at: kept.job.state.deadline_at,
             step_id: step_id.to_owned(),
             reports,
             slot,
             told: AtomicU32::new(0),
+            in_doubt: AtomicU32::new(0),
         }
+    }
+
+    /// What the step ended with, whatever its gear has made of its sub-jobs: it has not failed for
+    /// certain while one of them may have done something.
+    pub(super) fn judge(&self, ended: Ended) -> Ended {
+        match ended {
+            Ended::Failed(failure) if self.in_doubt.load(Ordering::SeqCst) > 0 => {
+                Ended::Uncertain(failure)
+            }
+            ended @ (Ended::Done(_) | Ended::Failed(_) | Ended::Uncertain(_)) => ended,
+        }
+    }
+
+    /// What is left of the job's time.
+    fn left(&self) -> Duration {
+        let now = self.inner.now();
+        let deadline = self.deadline_at.unwrap_or(now);
+        Duration::from_millis(deadline.0.saturating_sub(now.0).max(1).cast_unsigned())
     }
 }
 
@@ -126,35 +193,46 @@ impl Desk for StepDesk {
             let key = format!("sub:{}:{}", self.execution_id, asked.number);
             // Subscribed before it is made, so that its end is not missed.
             let news = self.inner.news.subscribe();
-            let made = Engine::take_sub_job(&self.inner, self.parent, self.depth, key, asked.asked);
-            match made.await {
-                Ok(id) => {
-                    self.slot.give_back();
-                    let ended = wait(&self.inner, id, news).await;
-                    self.slot.take_again(&self.inner.slots).await;
-                    ended
-                }
-                Err(message) => refuse("sub_job_refused", message),
-            }
+            let parent = Parent { id: self.parent, depth: self.depth, left: self.left() };
+            // Also when this is given up before it is over.
+            self.in_doubt.fetch_add(1, Ordering::SeqCst);
+            let (ended, is_certain) =
+                match take_child(&self.inner, &parent, &key, &asked.asked).await {
+                    Ok(id) => {
+                        let waiting = self.slot.wait(&self.inner.slots);
+                        let ended = wait(&self.inner, id, news).await;
+                        waiting.over().await;
+                        ended
+                    }
+                    Err(refusal) => (refuse("sub_job_refused", refusal.to_string()), true),
+                };
+            self.in_doubt.fetch_sub(u32::from(is_certain), Ordering::SeqCst);
+            ended
         })
     }
 }
 
-/// Until the job has ended, here or at another engine.
-async fn wait(inner: &Inner, id: JobId, mut news: broadcast::Receiver<News>) -> SubJobEnded {
+/// Until the job has ended, here or at another engine; and whether that is all that it did.
+async fn wait(
+    inner: &Inner,
+    id: JobId,
+    mut news: broadcast::Receiver<News>,
+) -> (SubJobEnded, bool) {
     loop {
         if let Ok(Some(kept)) = inner.parts.store.job(id).await {
             let state = &kept.job.state;
             match state.status {
                 JobStatus::Completed => {
-                    return SubJobEnded::Completed(crate::view::result(&kept));
+                    return (SubJobEnded::Completed(crate::view::result(&kept)), true);
                 }
                 JobStatus::Failed | JobStatus::Cancelled => {
                     let failure = state.error.as_deref().map(crate::course::failure_of);
-                    return SubJobEnded::Failed(failure.unwrap_or_else(|| {
+                    let failure = failure.unwrap_or_else(|| {
                         let message = "the sub-job was cancelled";
                         Failure::new(FailureClass::UserError, "cancelled", message)
-                    }));
+                    });
+                    let is_certain = kept.executions.iter().all(|line| line.certain);
+                    return (SubJobEnded::Failed(failure), is_certain);
                 }
                 JobStatus::Pending
                 | JobStatus::Planning
@@ -173,5 +251,53 @@ async fn wait(inner: &Inner, id: JobId, mut news: broadcast::Receiver<News>) -> 
             }
         };
         let _ = tokio::time::timeout(inner.options.poll * 5, heard).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn permit(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+        Arc::clone(slots).acquire_owned().await.expect("open")
+    }
+
+    /// Everything that can go on does.
+    async fn settle() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// One step's wait is over while another one's begins: the job holds no slot meanwhile, or the
+    /// sub-job that it waits for may never get one.
+    #[tokio::test]
+    async fn a_job_of_which_a_step_waits_holds_no_slot() {
+        let slots = Arc::new(Semaphore::new(1));
+        let slot = Arc::new(Slot::of(permit(&slots).await));
+        let first = slot.wait(&slots);
+        let sub_job = permit(&slots).await;
+        let over = tokio::spawn(first.over());
+        settle().await;
+        assert!(!over.is_finished(), "there is no slot");
+        let second = slot.wait(&slots);
+        drop(sub_job);
+        over.await.expect("no panic");
+        settle().await;
+        assert_eq!(slots.available_permits(), 1);
+        second.over().await;
+        settle().await;
+        assert_eq!(slots.available_permits(), 0, "it goes on, with a slot");
+    }
+
+    #[tokio::test]
+    async fn a_wait_that_is_given_up_ends_with_a_slot_again() {
+        let slots = Arc::new(Semaphore::new(1));
+        let slot = Arc::new(Slot::of(permit(&slots).await));
+        drop(slot.wait(&slots));
+        settle().await;
+        assert_eq!(slots.available_permits(), 0);
+        slot.free();
+        assert_eq!(slots.available_permits(), 1);
     }
 }

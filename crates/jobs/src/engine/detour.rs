@@ -7,7 +7,7 @@ use super::Inner;
 use super::Leave;
 use super::runner::{Go, PLANNING_MAX, Ride};
 use crate::course;
-use crate::course::{Move, Next, action_name};
+use crate::course::{Move, Next};
 use crate::dispatch::ExecutionStatus;
 use crate::life::replan_allowed;
 use crate::plan::{Plan, PlanText};
@@ -57,7 +57,11 @@ impl Ride {
             line.is_some_and(|line| line.status == ExecutionStatus::Completed)
         };
         let mut left = plan.steps.iter().filter(|step| !done(&step.id));
-        left.all(|step| inner.breakers.is_closed(&action_name(&step.gear, &step.action)))
+        left.all(|step| {
+            // What stands for the result of another step says nothing of where it goes.
+            let found = inner.parts.gears.find(&step.gear, &step.action);
+            found.is_ok_and(|prepared| inner.breakers.is_closed(&prepared.breaker(&step.params)))
+        })
     }
 
     /// Goes on with another plan.

@@ -3,21 +3,24 @@
 
 use std::sync::Arc;
 
+use semel_core::clock::UnixMs;
 use semel_core::code::Code;
 use semel_core::hex::Hex;
 use semel_core::id::JobId;
 use semel_core::refusal::Refusal;
 use semel_registrar::envelope::{Envelope, PROTOCOL_VERSION, validate};
 use semel_registrar::store::{Attempt as GrantUse, JOBS_DOMAIN};
-use semel_store::StoreError;
+use semel_store::{Fate, StoreError};
 use serde_json::{Map, Value, json};
 
+use super::children::Parent;
 use super::{Engine, Inner, Leave, claimer};
-use crate::course::{Move, close_started, question_of};
+use crate::course::{Move, close_started, question_no, question_of};
 use crate::dispatch::ExecutionStatus;
 use crate::life::{JobEvent, JobStatus};
 use crate::limits::{
-    DEDUP_BUCKET_MS, JOB_TIMEOUT, JOB_TIMEOUT_MAX, NAME_BYTES_MAX, REQUEST_BYTES_MAX,
+    DEDUP_BUCKET_MS, DOCUMENT_BYTES_MAX, JOB_TIMEOUT, JOB_TIMEOUT_MAX, NAME_BYTES_MAX,
+    REQUEST_BYTES_MAX,
 };
 use crate::plan::{Plan, PlanText, canonical, check, digest};
 use crate::store::{
@@ -69,17 +72,20 @@ pub enum Refused {
     /// The store could not say.
     #[error("the store could not be asked")]
     Store(#[from] StoreError),
+    /// This job may have been made: its answer was lost.
+    #[error("nobody can tell whether the job {0} was made")]
+    Unknown(JobId, #[source] StoreError),
 }
 
-/// A person's answer to "this step may have happened".
+/// What a person says to what a job asks.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// Do what the plan says.
     Approve,
-    /// It happened, and this is what it gave.
-    Happened(Value),
-    /// It has not: run it.
-    Run,
+    /// The step of this question has happened, and this is what it gave.
+    Happened(i64, Value),
+    /// The step of this question has not happened: run it.
+    Run(i64),
 }
 
 impl Engine {
@@ -99,11 +105,15 @@ impl Engine {
         let inner = &self.inner;
         let kept = inner.parts.store.job(id).await?.ok_or_else(|| not_found(id))?;
         allowed(&kept, plan_hash)?;
+        asks(&kept, &answer)?;
+        fits(inner, &kept, &answer)?;
         let grant = grant(inner, &kept, plan_hash, by).await?;
         let now = inner.now();
+        let fence = inner.new_fence();
         let decide: Answering = Arc::new(move |kept| {
             allowed(kept, plan_hash)?;
-            approved(kept, &answer, now)
+            asks(kept, &answer)?;
+            approved(kept, &answer, fence, now)
         });
         let status = said(inner, id, Some(Box::new(grant)), decide).await?;
         inner.wake.notify_one();
@@ -112,34 +122,48 @@ impl Engine {
 
     /// Rejects what it waits for.
     pub async fn reject(&self, id: JobId, reason: &str) -> Result<JobStatus, Refused> {
-        let (now, reason) = (self.inner.now(), reason.to_owned());
+        let (now, fence, reason) = (self.inner.now(), self.inner.new_fence(), reason.to_owned());
         let decide: Answering = Arc::new(move |kept| {
             waiting(kept)?;
-            Ok(ended_by(kept, JobEvent::PersonRejected, &reason, now))
+            Ok(ended_by(kept, JobEvent::PersonRejected, &reason, (fence, now)))
         });
         said(&self.inner, id, None, decide).await
     }
 
     /// Cancels a job, and stops what runs for it.
     pub async fn cancel(&self, id: JobId, reason: &str) -> Result<JobStatus, Refused> {
-        let (now, reason) = (self.inner.now(), reason.to_owned());
+        let (now, fence, reason) = (self.inner.now(), self.inner.new_fence(), reason.to_owned());
         let decide: Answering = Arc::new(move |kept| {
             let status = kept.job.state.status;
             if status.is_terminal() {
                 let detail = format!("the job is {status}");
                 return Err(Refusal::new(Code::JobEnded, detail));
             }
-            Ok(ended_by(kept, JobEvent::Cancel, &reason, now))
+            Ok(ended_by(kept, JobEvent::Cancel, &reason, (fence, now)))
         });
         said(&self.inner, id, None, decide).await
     }
 
     /// Repeats a failed job: what was done is not done again, because its effects keep their names.
     pub async fn retry(&self, id: JobId) -> Result<Taken, Refused> {
-        let inner = &self.inner;
+        Self::repeat(&self.inner, id, None).await
+    }
+
+    /// The same, for a gear that has asked for it, or for whoever wants it.
+    pub(super) async fn repeat(
+        inner: &Arc<Inner>,
+        id: JobId,
+        parent: Option<&Parent>,
+    ) -> Result<Taken, Refused> {
         let kept = inner.parts.store.job(id).await?.ok_or_else(|| not_found(id))?;
         let job = kept.job;
-        let budget_ms = budget_again(inner, &job).await?;
+        if inner.parts.store.is_restored(job.no).await? {
+            let detail = "a backup was restored, and nobody knows whether the job was repeated \
+                          after that: submit it anew";
+            return Err(Refusal::new(Code::JobNotFailed, detail).into());
+        }
+        let left_ms = parent.map_or(i64::MAX, Parent::left_ms);
+        let budget_ms = budget_again(inner, &job).await?.min(left_ms);
         let new = NewJob {
             id: inner.parts.mint.uuid(),
             root_id: job.root_id,
@@ -155,55 +179,51 @@ impl Engine {
             key: None,
             fingerprint: Hex([0; 32]),
             dedup: None,
+            home: job.state.home,
             now: inner.now(),
         };
         submitted(inner, new).await
     }
 
+    /// What a gear of a cancelled job has asked for is not wanted any more.
+    pub(super) async fn cancel_orphan(inner: &Arc<Inner>, id: JobId) -> Result<(), StoreError> {
+        let (now, fence) = (inner.now(), inner.new_fence());
+        let decide: Answering = Arc::new(move |kept| {
+            let status = kept.job.state.status;
+            if status.is_terminal() {
+                return Err(Refusal::new(Code::JobEnded, format!("the job is {status}")));
+            }
+            let why = "the job that asked for it was cancelled";
+            Ok(ended_by(kept, JobEvent::Cancel, why, (fence, now)))
+        });
+        match said(inner, id, None, decide).await {
+            Ok(_) | Err(Refused::Refusal(_)) => Ok(()),
+            Err(Refused::Store(error) | Refused::Unknown(_, error)) => Err(error),
+        }
+    }
+
     /// Nobody has answered in time.
     pub(super) async fn expire(inner: &Arc<Inner>, id: JobId) -> Result<(), StoreError> {
-        let now = inner.now();
+        let (now, fence) = (inner.now(), inner.new_fence());
         let decide: Answering = Arc::new(move |kept| {
             waiting(kept)?;
             if kept.job.state.expires_at.is_none_or(|at| at > now) {
                 return Err(Refusal::new(Code::JobNotWaiting, "its time is not over"));
             }
-            Ok(ended_by(kept, JobEvent::ApprovalExpired, "nobody has answered in time", now))
+            let why = "nobody has answered in time";
+            Ok(ended_by(kept, JobEvent::ApprovalExpired, why, (fence, now)))
         });
         match said(inner, id, None, decide).await {
             Ok(_) | Err(Refused::Refusal(_)) => Ok(()),
-            Err(Refused::Store(error)) => Err(error),
+            Err(Refused::Store(error) | Refused::Unknown(_, error)) => Err(error),
         }
-    }
-
-    /// A gear wants a job done; an attempt that is run again finds the job that it made.
-    pub(super) async fn take_sub_job(
-        inner: &Arc<Inner>,
-        parent: JobId,
-        depth: u32,
-        key: String,
-        asked: Value,
-    ) -> Result<JobId, String> {
-        let text = |name: &str| asked.get(name).and_then(Value::as_str).map(str::to_owned);
-        let asked = Asked {
-            request: text("request"),
-            plan: asked.get("plan").cloned(),
-            key: Some(key),
-            source: Some(Source::SubJob),
-            ..Asked::default()
-        };
-        let taken = take(inner, asked, Some((parent, depth + 1))).await;
-        taken.map(|taken| taken.id).map_err(|error| match error {
-            Refused::Refusal(refusal) => refusal.to_string(),
-            Refused::Store(error) => error.to_string(),
-        })
     }
 }
 
-async fn take(
+pub(super) async fn take(
     inner: &Arc<Inner>,
     asked: Asked,
-    parent: Option<(JobId, u32)>,
+    parent: Option<&Parent>,
 ) -> Result<Taken, Refused> {
     let plan = checked(inner, &asked)?;
     if let Some(conversation) = &asked.conversation
@@ -218,8 +238,8 @@ async fn take(
     let priority = asked.priority.unwrap_or(Priority::Normal);
     // Nobody asks what a job without a key was.
     let fingerprint = asked.key.as_ref().map_or(Hex([0; 32]), |_| {
-        let content =
-            (&asked.request, &plan, &asked.conversation, priority.as_str(), asked.timeout_ms);
+        let (request, plan) = (&asked.request, plan.as_deref());
+        let content = (request, plan, &asked.conversation, priority.as_str(), asked.timeout_ms);
         digest(canonical(&content).as_bytes())
     });
     let dedup = match (&asked.request, &asked.key) {
@@ -231,24 +251,25 @@ async fn take(
         id,
         root_id: id,
         retry_of: None,
-        parent_id: parent.map(|(parent, _)| parent),
-        depth: parent.map_or(0, |(_, depth)| depth),
+        parent_id: parent.map(|parent| parent.id),
+        depth: parent.map_or(0, |parent| parent.depth + 1),
         source: asked.source.unwrap_or(Source::Api),
         priority,
         conversation: asked.conversation,
         request: asked.request,
-        plan: plan.map(PlanText::from),
-        budget_ms: budget(asked.timeout_ms),
+        plan,
+        budget_ms: budget(asked.timeout_ms).min(parent.map_or(i64::MAX, Parent::left_ms)),
         key: asked.key,
         fingerprint,
         dedup,
+        home: None,
         now,
     };
     submitted(inner, new).await
 }
 
 /// The plan in canonical form, if there is one; refuses what cannot become a job.
-fn checked(inner: &Inner, asked: &Asked) -> Result<Option<String>, Refusal> {
+fn checked(inner: &Inner, asked: &Asked) -> Result<Option<PlanText>, Refusal> {
     let wrong = |at: &str, detail: String| Refusal::at(Code::InvalidField, at, detail);
     match (&asked.request, &asked.plan) {
         (None, None) => {
@@ -281,7 +302,10 @@ fn checked(inner: &Inner, asked: &Asked) -> Result<Option<String>, Refusal> {
             };
             let plan = Plan::read(document).map_err(below)?;
             check(&plan, &inner.parts.gears).map_err(below)?;
-            Ok(Some(plan.to_canonical()))
+            let text = PlanText::from(plan.to_canonical());
+            // As it will be read: what is too long or too deep is said now, not when it is claimed.
+            text.plan().map_err(|refusal| below(refusal.clone()))?;
+            Ok(Some(text))
         }
     }
 }
@@ -289,17 +313,21 @@ fn checked(inner: &Inner, asked: &Asked) -> Result<Option<String>, Refusal> {
 async fn submitted(inner: &Arc<Inner>, new: NewJob) -> Result<Taken, Refused> {
     let id = new.id;
     let said = match claimer::free_slot(inner, &new) {
-        Some(slot) => claimer::submit(inner, new, slot).await?,
+        Some(slot) => claimer::submit(inner, new, slot).await,
         None => {
-            let said = inner.parts.store.submit(new).await?;
-            if said == Submitted::Made {
+            let said = inner.parts.store.submit(new).await;
+            if matches!(said, Ok(Submitted::Made)) {
                 inner.wake.notify_one();
                 inner.tell(id, JobStatus::Pending);
             }
             said
         }
     };
-    match said {
+    let said = said.map_err(|error| match error.fate() {
+        Fate::Undone => Refused::Store(error),
+        Fate::Uncertain => Refused::Unknown(id, error),
+    });
+    match said? {
         Submitted::Made => Ok(Taken { id, status: JobStatus::Pending, deduplicated: false }),
         Submitted::There(id, status) => Ok(Taken { id, status, deduplicated: true }),
         Submitted::Reused(other) => {
@@ -371,19 +399,42 @@ fn allowed(kept: &Kept, plan_hash: Hex<32>) -> Result<(), Refusal> {
     Err(Refusal::new(Code::PlanChanged, "the job's plan is not the one that was approved"))
 }
 
+/// It asks this very question: an answer that is given twice must not answer the next one.
+fn asks(kept: &Kept, answer: &Answer) -> Result<(), Refusal> {
+    let (Answer::Happened(question, _) | Answer::Run(question)) = answer else { return Ok(()) };
+    let now = question_no(kept);
+    if *question == now {
+        return Ok(());
+    }
+    let detail = format!("the job does not ask question {question} any more, but {now}");
+    Err(Refusal::new(Code::JobNotWaiting, detail))
+}
+
+/// What a person says that a step gave is what its action may give: later steps are given it.
+fn fits(inner: &Inner, kept: &Kept, answer: &Answer) -> Result<(), Refusal> {
+    let Answer::Happened(_, result) = answer else { return Ok(()) };
+    let wrong = |detail: String| Refusal::at(Code::InvalidField, "/result", detail);
+    if result.to_string().len() > DOCUMENT_BYTES_MAX {
+        return Err(wrong(format!("a result has at most {DOCUMENT_BYTES_MAX} bytes")));
+    }
+    let question = question_of(kept);
+    let step = question.get("step").and_then(Value::as_str);
+    let plan = kept.job.state.plan.as_ref().and_then(|text| text.plan().ok());
+    let step = plan.zip(step).and_then(|(plan, id)| plan.steps.iter().find(|step| step.id == id));
+    // Of a gear that is not there any more nobody knows what it gives.
+    let prepared = step.and_then(|step| inner.parts.gears.find(&step.gear, &step.action).ok());
+    prepared.map_or(Ok(()), |prepared| prepared.check_result(result).map_err(wrong))
+}
+
 /// The move of a person who approves.
-fn approved(
-    kept: &Kept,
-    answer: &Answer,
-    now: semel_core::clock::UnixMs,
-) -> Result<Advance, Refusal> {
+fn approved(kept: &Kept, answer: &Answer, fence: i64, now: UnixMs) -> Result<Advance, Refusal> {
     let question = question_of(kept);
     let step = question.get("step").and_then(Value::as_str);
     let mut next = Move::of(kept, now);
-    next.overrule();
+    next.overrule(fence);
     match (answer, step) {
         (Answer::Approve, None) => {}
-        (Answer::Happened(result), Some(step)) => next.end(Ended {
+        (Answer::Happened(_, result), Some(step)) => next.end(Ended {
             step_id: step.to_owned(),
             status: ExecutionStatus::Completed,
             certain: true,
@@ -392,7 +443,7 @@ fn approved(
             error: None,
             attempts_forgiven: false,
         }),
-        (Answer::Run, Some(step)) => next.end(Ended {
+        (Answer::Run(_), Some(step)) => next.end(Ended {
             step_id: step.to_owned(),
             status: ExecutionStatus::Failed,
             certain: true,
@@ -411,7 +462,7 @@ fn approved(
             let detail = "the question is whether a step happened: answer \"happened\" or \"run\"";
             return Err(Refusal::at(Code::InvalidField, "/answer", detail));
         }
-        (Answer::Happened(_) | Answer::Run, None) => {
+        (Answer::Happened(..) | Answer::Run(_), None) => {
             let detail = "the question is about the plan: approve or reject it";
             return Err(Refusal::at(Code::InvalidField, "/answer", detail));
         }
@@ -423,9 +474,14 @@ fn approved(
 }
 
 /// The move of a person who does not want it.
-fn ended_by(kept: &Kept, event: JobEvent, reason: &str, now: semel_core::clock::UnixMs) -> Advance {
+pub(crate) fn ended_by(
+    kept: &Kept,
+    event: JobEvent,
+    reason: &str,
+    (fence, now): (i64, UnixMs),
+) -> Advance {
     let mut next = Move::of(kept, now);
-    next.overrule();
+    next.overrule(fence);
     close_started(&mut next, kept);
     let mut more = Map::new();
     more.insert("reason".to_owned(), reason.into());
@@ -450,6 +506,7 @@ async fn said(
                 // It is nobody's any more, here or elsewhere: what runs for it is stopped.
                 inner.leave(id, Leave::Lost);
                 inner.stop_elsewhere(id);
+                inner.orphans.notify_one();
             }
             inner.tell(id, state.status);
             inner.wake.notify_one();
@@ -476,7 +533,8 @@ async fn grant(
         protocol_version: PROTOCOL_VERSION,
         domain: JOBS_DOMAIN.to_owned(),
         operation: "approve".to_owned(),
-        canonical_target: job.id.to_string(),
+        // Every question of a job is approved by itself: it is told apart by the line that asks.
+        canonical_target: format!("{}/{}", job.id, question_no(kept)),
         artifact_hash: plan_hash,
         owner_binding: by.to_owned(),
         run_id: format!("{}.{}", job.state.plan_no, job.state.entries),

@@ -1,20 +1,18 @@
 //! One step, from its dispatch to its end: time limits, the stop, the look at what it gave.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::hex::Hex;
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use tokio::io::AsyncReadExt;
+use semel_core::id::JobId;
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use super::Inner;
+use super::artifacts;
 use super::desk::StepDesk;
-use super::runner::failed;
 use crate::breaker::Run;
-use crate::course::ToRun;
+use crate::course::{self, ToRun};
 use crate::dispatch::ExecutionStatus;
 use crate::gear::{self, Call, Failure, FailureClass, Output, Resolution, Stop};
 use crate::limits::{DOCUMENT_BYTES_MAX, DOCUMENT_BYTES_WARN, GRACE};
@@ -24,7 +22,7 @@ use crate::store::{Ended, Kept};
 pub(super) struct Landed {
     pub(super) to_run: ToRun,
     pub(super) ended: Ended,
-    /// As its breaker sees it; nothing when we have stopped it ourselves.
+    /// As its breaker sees it; nothing when we have stopped it ourselves and it was no probe.
     pub(super) run: Option<Run>,
 }
 
@@ -41,7 +39,7 @@ pub(super) fn fly(
     let timeout = to_run.timeout.min(left);
     let call = call(inner, kept, &to_run, timeout);
     let mut all = stop.subscribe();
-    let (inner, kept_id) = (Arc::clone(inner), kept.job.id);
+    let (inner, kept_id, root) = (Arc::clone(inner), kept.job.id, kept.job.root_id);
     async move {
         let (own, stop) = Stop::channel();
         let began = inner.parts.clock.monotonic();
@@ -54,9 +52,10 @@ pub(super) fn fly(
             let message = format!("the job has no folder to work in: {error}");
             let failure = Failure::new(FailureClass::ResourceLimit, "no_workspace", message);
             let ended = failed(&to_run, &failure, true);
-            return Landed { to_run, ended, run: None };
+            let run = to_run.probe.map(|_| Run::Refused);
+            return Landed { to_run, ended, run };
         }
-        let running = prepared.gear.run(call, desk, stop);
+        let running = prepared.gear.run(call, Arc::<StepDesk>::clone(&desk), stop);
         tokio::pin!(running);
         let (mut late, mut stopped) = (false, false);
         let ended = tokio::select! {
@@ -81,7 +80,7 @@ pub(super) fn fly(
                 ended.unwrap_or_else(|_| gear::Ended::Uncertain(stopped_failure(late)))
             }
         };
-        let ended = match ended {
+        let ended = match desk.judge(ended) {
             // Whatever a gear calls its end after it was stopped: the limit that fired is named.
             gear::Ended::Uncertain(_) if late => gear::Ended::Uncertain(stopped_failure(true)),
             ended @ (gear::Ended::Done(_) | gear::Ended::Failed(_) | gear::Ended::Uncertain(_)) => {
@@ -90,9 +89,11 @@ pub(super) fn fly(
         };
         let took = inner.parts.clock.monotonic().saturating_sub(began);
         inner.metrics.step(&to_run.action, took);
-        let (ended, run) = land(&inner, &to_run, &workspace, ended).await;
+        let (ended, run) = land(&inner, &to_run, root, ended).await;
         tracing::debug!(job = %kept_id, execution_id, "a step has ended");
-        Landed { to_run, ended, run: (!stopped).then_some(run) }
+        // A probe that we have stopped says so, for another to take its place.
+        let run = if stopped { to_run.probe.map(|_| Run::Refused) } else { Some(run) };
+        Landed { to_run, ended, run }
     }
 }
 
@@ -113,44 +114,50 @@ fn call(inner: &Inner, kept: &Kept, to_run: &ToRun, timeout: Duration) -> Call {
         params: to_run.params.clone(),
         workspace: inner.options.workspaces.join(kept.job.root_id.to_string()),
         timeout,
+        via: kept
+            .executions
+            .iter()
+            .find(|line| line.step_id == to_run.step_id)
+            .and_then(|line| line.via.clone()),
     }
 }
 
-/// Asks a gear what became of an earlier attempt.
+/// Asks a gear what became of an earlier attempt; nothing when nobody can tell.
 pub(super) async fn resolve(
     inner: &Inner,
     kept: &Kept,
     to_run: &ToRun,
     left: Duration,
-) -> Resolution {
+    stop: Stop,
+) -> Option<Ended> {
     let timeout = to_run.timeout.min(left);
     let call = call(inner, kept, to_run, timeout);
-    let (stop, stopped) = Stop::channel();
-    let resolving = to_run.prepared.gear.resolve(call, stopped);
+    let resolving = to_run.prepared.gear.resolve(call, stop);
     let answer = tokio::time::timeout(timeout, resolving).await;
-    drop(stop);
-    answer.unwrap_or(Resolution::Unknown)
-}
-
-/// It has not happened: it may be tried again, as often as any other.
-pub(super) fn not_done(to_run: &ToRun) -> Ended {
-    let message = "the gear says that it has not happened";
-    let failure = Failure::new(FailureClass::Transient, "not_done", message);
-    failed(to_run, &failure, true)
+    match answer.unwrap_or(Resolution::Unknown) {
+        Resolution::Done(output) => {
+            let done = gear::Ended::Done(output);
+            let (ended, _) = land(inner, to_run, kept.job.root_id, done).await;
+            if ended.status == ExecutionStatus::Completed {
+                return Some(ended);
+            }
+            // It happened, and nobody knows what came of it. Asked again it would say the same.
+            let (job, error) = (kept.job.id, ended.error.unwrap_or_default());
+            tracing::warn!(%job, step = to_run.step_id, error, "a gear knows of no fit result");
+            None
+        }
+        // It may be tried again, as often as any other.
+        Resolution::NotDone => {
+            let message = "the gear says that it has not happened";
+            let failure = Failure::new(FailureClass::Transient, "not_done", message);
+            Some(failed(to_run, &failure, true))
+        }
+        Resolution::Unknown => None,
+    }
 }
 
 /// Looks at what a gear gave.
-pub(super) async fn done(
-    inner: &Inner,
-    kept: &Kept,
-    to_run: &ToRun,
-    output: Output,
-) -> (Ended, Run) {
-    let workspace = inner.options.workspaces.join(kept.job.root_id.to_string());
-    land(inner, to_run, &workspace, gear::Ended::Done(output)).await
-}
-
-async fn land(inner: &Inner, to_run: &ToRun, workspace: &Path, ended: gear::Ended) -> (Ended, Run) {
+async fn land(inner: &Inner, to_run: &ToRun, root: JobId, ended: gear::Ended) -> (Ended, Run) {
     let output = match ended {
         gear::Ended::Done(output) => output,
         gear::Ended::Failed(failure) => {
@@ -160,13 +167,12 @@ async fn land(inner: &Inner, to_run: &ToRun, workspace: &Path, ended: gear::Ende
             return (failed(to_run, &failure, false), Run::of(Some(failure.class)));
         }
     };
-    let (value, artifact) = match output {
-        Output::Value(value) => (value, None),
-        Output::Artifact(path) => match keep(inner, workspace, &path).await {
-            Ok((value, hash)) => (value, Some(hash)),
-            // The effect has happened; only its result cannot be kept.
-            Err(failure) => return (failed(to_run, &failure, false), Run::Succeeded),
-        },
+    let (value, artifact) = match taken(inner, root, output).await {
+        Ok(taken) => taken,
+        // The effect has happened; only its result cannot be kept.
+        Err(failure) => {
+            return (failed(to_run, &failure, false), Run::of(Some(failure.class)));
+        }
     };
     let text = value.to_string();
     let wrong = if text.len() > DOCUMENT_BYTES_MAX {
@@ -178,7 +184,7 @@ async fn land(inner: &Inner, to_run: &ToRun, workspace: &Path, ended: gear::Ende
         checked.map(|detail| Failure::new(FailureClass::GearBug, "invalid_result", detail))
     };
     if let Some(failure) = wrong {
-        return (failed(to_run, &failure, false), Run::Succeeded);
+        return (failed(to_run, &failure, false), Run::of(Some(failure.class)));
     }
     if text.len() > DOCUMENT_BYTES_WARN {
         tracing::warn!(action = to_run.action, bytes = text.len(), "a large result");
@@ -195,36 +201,34 @@ async fn land(inner: &Inner, to_run: &ToRun, workspace: &Path, ended: gear::Ende
     (ended, Run::Succeeded)
 }
 
-/// Keeps a file that a gear has left in its workspace: beside the workspaces, under its hash.
-async fn keep(inner: &Inner, workspace: &Path, path: &Path) -> Result<(Value, Hex<32>), Failure> {
-    let bug = |message: String| Failure::new(FailureClass::GearBug, "invalid_artifact", message);
-    let (root, path): (PathBuf, PathBuf) = (workspace.to_owned(), workspace.join(path));
-    let real = tokio::fs::canonicalize(&path).await.map_err(|error| bug(error.to_string()))?;
-    let root = tokio::fs::canonicalize(&root).await.map_err(|error| bug(error.to_string()))?;
-    if !real.starts_with(&root) {
-        return Err(bug("the file is not in the workspace".to_owned()));
-    }
-    let full = |error: std::io::Error| {
-        Failure::new(FailureClass::ResourceLimit, "artifact_not_kept", error.to_string())
-    };
-    let folder = inner.options.workspaces.join("artifacts");
-    tokio::fs::create_dir_all(&folder).await.map_err(full)?;
-    let mut source = tokio::fs::File::open(&real).await.map_err(|error| bug(error.to_string()))?;
-    let mut hash = Sha256::new();
-    let (mut bytes, mut part) = (0_u64, vec![0; 64 * 1024]);
-    loop {
-        let read = source.read(&mut part).await.map_err(full)?;
-        if read == 0 {
-            break;
+/// What a gear gave, as a document; a file that goes with it is kept.
+async fn taken(
+    inner: &Inner,
+    root: JobId,
+    output: Output,
+) -> Result<(Value, Option<Hex<32>>), Failure> {
+    let (value, file) = match output {
+        Output::Value(value) => return Ok((value, None)),
+        Output::Artifact(file) => (Map::new(), file),
+        Output::With { value: Value::Object(value), file } => (value, file),
+        Output::With { .. } => {
+            let text = "what goes with a file is an object";
+            return Err(Failure::new(FailureClass::GearBug, "invalid_artifact", text));
         }
-        hash.update(&part[..read]);
-        bytes += u64::try_from(read).unwrap_or(0);
+    };
+    let kept = artifacts::keep(&inner.options.workspaces, root, file).await?;
+    Ok((kept.told(value), Some(kept.hash)))
+}
+
+/// What a failure is for the store.
+fn failed(to_run: &ToRun, failure: &Failure, certain: bool) -> Ended {
+    Ended {
+        step_id: to_run.step_id.clone(),
+        status: ExecutionStatus::Failed,
+        certain,
+        result: None,
+        artifact: None,
+        error: Some(course::error_of(failure).to_string()),
+        attempts_forgiven: false,
     }
-    let hash = Hex(hash.finalize().into());
-    let kept = folder.join(hash.to_string());
-    tokio::fs::copy(&real, &kept).await.map_err(full)?;
-    let file = tokio::fs::File::open(&kept).await.map_err(full)?;
-    file.sync_all().await.map_err(full)?;
-    let name = real.strip_prefix(&root).unwrap_or(&real).to_string_lossy().into_owned();
-    Ok((json!({"artifact": name, "sha256": hash.to_string(), "bytes": bytes}), hash))
 }

@@ -7,17 +7,18 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use semel_core::clock::UnixMs;
-use semel_store::StoreError;
+use semel_store::{Fate, StoreError};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use super::desk::{Reported, Reports, Slot, StepDesk};
 use super::detour::Detour;
 use super::flight::{self, Landed};
+use super::lease::Place;
 use super::{Inner, Leave};
 use crate::breaker::{Admission, BreakerState, Run};
 use crate::course::{self, Move, Next, ToRun, follow, for_good};
-use crate::gear::{Failure, FailureClass, Resolution, Stop};
+use crate::gear::{Failure, FailureClass, Stop};
 use crate::life::JobEvent;
 use crate::limits::{GRACE, LEDGER_LINES_MAX, REPORT_BYTES_MAX};
 use crate::plan::PlanText;
@@ -35,6 +36,8 @@ pub(super) struct Ride {
     pub(super) kept: Kept,
     pub(super) slot: Arc<Slot>,
     pub(super) leaving: watch::Receiver<Leave>,
+    /// Given up when the job is left.
+    pub(super) _place: Place,
     /// The engine's stop waits for it.
     pub(super) _under_way: watch::Receiver<()>,
 }
@@ -47,44 +50,49 @@ pub(super) enum Go {
 
 /// Until it is over, or somebody else's.
 pub(super) async fn run(inner: Arc<Inner>, mut ride: Ride, first: Next) {
-    let id = ride.kept.job.id;
-    let fence = ride.kept.job.state.fence;
     let mut next = first;
     loop {
         let went = match next {
             Next::Run(run) => ride.fly(&inner, run).await,
             // Boxed, because every job is as large as the largest of these, and moved as a whole.
             Next::Admit(run) => Box::pin(ride.admit(&inner, run)).await,
-            Next::Resolve(to_run) => Box::pin(ride.resolve(&inner, to_run)).await,
+            Next::Resolve(to_run) => Box::pin(ride.resolve(&inner, *to_run)).await,
             Next::Plan => Box::pin(ride.plan(&inner)).await,
             Next::Validate => Box::pin(ride.validate(&inner)).await,
-            Next::Wait(_) | Next::Over => break,
+            Next::Wait(_) | Next::Over | Next::Left => break,
         };
         match went {
             Go::On(after) => next = after,
             Go::Out => break,
         }
     }
-    let mut running = inner.running();
-    if running.get(&id).is_some_and(|running| running.fence == fence) {
-        running.remove(&id);
-    }
-    drop(running);
     // A pause or the next of its conversation may be due.
     let job = &ride.kept.job;
-    if job.conversation.is_some() || !job.state.status.is_terminal() {
+    let wakes = job.conversation.is_some() || !job.state.status.is_terminal();
+    drop(ride);
+    if wakes {
         inner.wake.notify_one();
     }
 }
 
 impl Ride {
     /// Writes a move. The result of a step is not thrown away because the store is not there: it
-    /// is tried until it is written, or somebody else has the job.
+    /// is tried until it is written, or somebody else has the job. One that may be there is looked
+    /// up before it is written again.
     async fn write(&mut self, inner: &Inner, advance: Advance) -> Result<(), Lost> {
         let advance = Arc::new(advance);
-        let mut failures = 0_u32;
+        let (mut failures, mut doubtful) = (0_u32, false);
         loop {
-            match inner.parts.store.advance(Arc::clone(&advance)).await {
+            // Whoever must leave does not wait for a store that is away. What was handed in may
+            // still be written, by a fence that counts or does not.
+            let mut leaving = self.leaving.clone();
+            let written = tokio::select! {
+                biased;
+                written = write(inner, &advance, doubtful) => written,
+                _ = leaving.wait_for(|leave| *leave == Leave::Lost) => return Err(Lost),
+            };
+            doubtful |= written.as_ref().is_err_and(|error| error.fate() == Fate::Uncertain);
+            match written {
                 Ok(Advanced::Written) => break,
                 Ok(Advanced::Lost) => {
                     inner.metrics.lost();
@@ -141,6 +149,10 @@ impl Ride {
         let (reports, mut heard) = Reports::channel();
         let (stop, _) = Stop::channel();
         let left = self.left(inner.now());
+        // Somebody may have ended it since its claim was written.
+        if let Some(why) = self.is_leaving() {
+            return self.leave(inner, why).await;
+        }
         let mut flights = FuturesUnordered::new();
         for to_run in run {
             flights.push(self.flight(inner, to_run, left, &stop, &reports));
@@ -171,7 +183,12 @@ impl Ride {
             };
             let Some(Landed { to_run, ended, run }) = landed else { return Go::Out };
             if let Some(run) = run {
-                note(inner, &to_run.action, run).await;
+                // Others of the group run meanwhile, and must not outlive the claim.
+                let noted = self.unless_told(note(inner, &to_run, run)).await;
+                if let (Err(why), false) = (noted, flights.is_empty()) {
+                    Box::pin(self.abandon(stop, flights)).await;
+                    return Box::pin(self.leave(inner, why)).await;
+                }
             }
             while let Ok(report) = heard.try_recv() {
                 said.push(report);
@@ -181,6 +198,9 @@ impl Ride {
             }
             let mut step = Move::of(&self.kept, inner.now());
             tell(&mut step, &mut said);
+            if ended.artifact.is_some() && step.state().home.is_none() {
+                step.state().home.clone_from(&inner.options.home);
+            }
             if flights.is_empty() {
                 let decided =
                     inner.with_facts(|facts| follow(step, &self.kept, facts, vec![ended]));
@@ -217,6 +237,12 @@ impl Ride {
             tracing::error!(job = %self.kept.job.id, "a gear did not end when it was told to");
         }
         Go::Out
+    }
+
+    /// Why the worker must go, if it must.
+    fn is_leaving(&self) -> Option<Leave> {
+        let leave = *self.leaving.borrow();
+        (leave != Leave::Stay).then_some(leave)
     }
 
     /// The worker goes.
@@ -256,11 +282,16 @@ impl Ride {
     async fn admit(&mut self, inner: &Arc<Inner>, run: Vec<ToRun>) -> Go {
         let now = inner.now();
         let (mut go, mut held) = (Vec::new(), None);
-        for to_run in run {
+        for mut to_run in run {
             let (store, breakers) = (&inner.parts.store, &inner.breakers);
             let probe_time = to_run.timeout + GRACE * 2;
-            let until = match breakers.admit(store, &to_run.action, now, probe_time).await {
-                Ok(Admission::Through | Admission::Probe) => {
+            let until = match breakers.admit(store, &to_run.breaker, now, probe_time).await {
+                Ok(Admission::Through) => {
+                    go.push(to_run);
+                    continue;
+                }
+                Ok(Admission::Probe(number)) => {
+                    to_run.probe = Some(number);
                     go.push(to_run);
                     continue;
                 }
@@ -270,7 +301,7 @@ impl Ride {
                     now.saturating_add(Duration::from_secs(1))
                 }
             };
-            held = held.or(Some((to_run.action, until)));
+            held = held.or(Some((to_run.breaker, until)));
         }
         let mut step = Move::of(&self.kept, inner.now());
         match held {
@@ -287,7 +318,7 @@ impl Ride {
                 out
             }
             Some(_) | None => {
-                course::start(&mut step, &go);
+                course::start(&mut step, &go, inner.options.home.as_deref());
                 self.carry_out(inner, (step, Next::Run(go))).await
             }
         }
@@ -309,25 +340,43 @@ impl Ride {
     /// Asks a gear what became of an attempt whose end nobody saw.
     async fn resolve(&mut self, inner: &Arc<Inner>, to_run: ToRun) -> Go {
         let left = self.left(inner.now());
-        let resolution = flight::resolve(inner, &self.kept, &to_run, left).await;
-        let now = inner.now();
-        let mut step = Move::of(&self.kept, now);
-        match resolution {
-            Resolution::Done(output) => {
-                let ended = flight::done(inner, &self.kept, &to_run, output).await.0;
-                let decided =
-                    inner.with_facts(|facts| follow(step, &self.kept, facts, vec![ended]));
-                self.carry_out(inner, decided).await
-            }
-            Resolution::NotDone => {
-                let ended = flight::not_done(&to_run);
-                let decided =
-                    inner.with_facts(|facts| follow(step, &self.kept, facts, vec![ended]));
-                self.carry_out(inner, decided).await
-            }
-            Resolution::Unknown => {
+        let known = match self.known(inner, &to_run, left).await {
+            Ok(known) => known,
+            Err(why) => return self.leave(inner, why).await,
+        };
+        let mut step = Move::of(&self.kept, inner.now());
+        let decided = match known {
+            Some(ended) => inner.with_facts(|facts| follow(step, &self.kept, facts, vec![ended])),
+            None => {
                 course::ask_about(&mut step, &to_run.step_id, inner.options.approval_timeout);
-                self.carry_out(inner, (step, Next::Over)).await
+                (step, Next::Over)
+            }
+        };
+        self.carry_out(inner, decided).await
+    }
+
+    /// The gear's answer, unless the worker must go: then the gear is stopped first.
+    async fn known(
+        &self,
+        inner: &Arc<Inner>,
+        to_run: &ToRun,
+        left: Duration,
+    ) -> Result<Option<Ended>, Leave> {
+        if let Some(why) = self.is_leaving() {
+            return Err(why);
+        }
+        let (stop, stopped) = Stop::channel();
+        let mut leaving = self.leaving.clone();
+        let resolving = flight::resolve(inner, &self.kept, to_run, left, stopped);
+        tokio::pin!(resolving);
+        tokio::select! {
+            biased;
+            known = &mut resolving => Ok(known),
+            why = told_to_leave(&mut leaving) => {
+                stop.send_replace(true);
+                // The gear ends within the grace; what it says now nobody writes down.
+                let _ = tokio::time::timeout(GRACE * 2, resolving).await;
+                Err(why)
             }
         }
     }
@@ -439,6 +488,18 @@ impl Ride {
 /// Somebody else has the job.
 struct Lost;
 
+async fn write(
+    inner: &Inner,
+    advance: &Arc<Advance>,
+    doubtful: bool,
+) -> Result<Advanced, StoreError> {
+    let store = &inner.parts.store;
+    match doubtful && !cfg!(semel_plant = "settle") {
+        false => store.advance(Arc::clone(advance)).await,
+        true => Box::pin(store.advance_again(Arc::clone(advance))).await,
+    }
+}
+
 /// Comes back when the worker must leave its job.
 async fn told_to_leave(leaving: &mut watch::Receiver<Leave>) -> Leave {
     let told = leaving.wait_for(|leave| *leave != Leave::Stay).await;
@@ -492,11 +553,7 @@ fn tell(step: &mut Move, said: &mut Vec<Reported>) {
     for Reported { step_id, report } in said.drain(..) {
         let (event, detail) = match report {
             crate::gear::Report::Log { mut message, side_effect } => {
-                let mut end = message.len().min(REPORT_BYTES_MAX);
-                while !message.is_char_boundary(end) {
-                    end -= 1;
-                }
-                message.truncate(end);
+                message.truncate(message.floor_char_boundary(REPORT_BYTES_MAX));
                 let detail = json!({"message": message, "side_effect": side_effect});
                 (LedgerEvent::Log, detail)
             }
@@ -508,12 +565,13 @@ fn tell(step: &mut Move, said: &mut Vec<Reported>) {
     }
 }
 
-/// Tells the action's breaker; what waits for it goes on when it has closed.
-async fn note(inner: &Inner, action: &str, run: Run) {
-    if inner.breakers.kept_for_later(action, run) {
+/// Tells the step's breaker; what waits for it goes on when it has closed.
+async fn note(inner: &Inner, to_run: &ToRun, run: Run) {
+    let (action, probe) = (to_run.breaker.as_str(), to_run.probe);
+    if inner.breakers.kept_for_later(action, run, probe) {
         return;
     }
-    let noted = Box::pin(inner.breakers.note(&inner.parts.store, action, run, inner.now()));
+    let noted = Box::pin(inner.breakers.note(&inner.parts.store, action, run, probe, inner.now()));
     match noted.await {
         Ok(None) => {}
         Ok(Some(row)) => {
@@ -526,18 +584,5 @@ async fn note(inner: &Inner, action: &str, run: Run) {
         Err(error) => {
             tracing::warn!(action, error = error.chain(), "a breaker was not told of a run");
         }
-    }
-}
-
-/// What a flight's end is for the store.
-pub(super) fn failed(to_run: &ToRun, failure: &Failure, certain: bool) -> Ended {
-    Ended {
-        step_id: to_run.step_id.clone(),
-        status: crate::dispatch::ExecutionStatus::Failed,
-        certain,
-        result: None,
-        artifact: None,
-        error: Some(course::error_of(failure).to_string()),
-        attempts_forgiven: false,
     }
 }

@@ -1,54 +1,92 @@
 //! What must be looked at now and then: questions that nobody answered, jobs that are too old,
-//! breakers that other engines have moved, and every night what the registrar may forget.
+//! breakers that other engines have moved, and every night what the registrar may forget and
+//! breakers that nobody has heard of for long.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::clock::UnixMs;
-use semel_registrar::limits::{SWEEP_DELAY, SWEEP_INTERVAL};
+use semel_core::plausible::{Sweep, SweepClock};
+use semel_registrar::limits::{SWEEP_DELAY, SWEEP_INTERVAL, SWEEP_STEPS_ASKED_MAX};
 use semel_store::StoreError;
 
-use super::{Engine, Inner};
-use crate::limits::{SWEEP_LONG_MAX, SWEEP_MAX, SWEEP_ROUNDS_MAX, UPKEEP};
+use super::children::cancel_orphans;
+use super::{Engine, Inner, artifacts};
+use crate::limits::{BREAKER_KEPT, SWEEP_LONG_MAX, SWEEP_MAX, SWEEP_ROUNDS_MAX, UPKEEP};
 
 /// Until the engine stops.
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut ticks = tokio::time::interval(UPKEEP.min(inner.options.lease));
     let mut night = inner.parts.clock.monotonic() + SWEEP_DELAY;
+    let mut sweeps = SweepClock::new();
     loop {
         ticks.tick().await;
-        if let Err(error) = once(&inner).await {
+        if let Err(error) = once(&inner, &mut sweeps).await {
             tracing::warn!(error = error.chain(), "upkeep was not done");
         }
-        match registrar_sweep(&inner, night).await {
+        match nightly(&inner, night).await {
             Ok(next) => night = next,
             Err(error) => {
-                tracing::warn!(error = error.chain(), "the registrar could not sweep");
+                tracing::warn!(error = error.chain(), "what is swept every night was not");
             }
         }
     }
 }
 
 /// Sweeps when the night has come; gives when it comes next. What was left is for the next tick.
-async fn registrar_sweep(inner: &Inner, night: Duration) -> Result<Duration, StoreError> {
+async fn nightly(inner: &Inner, night: Duration) -> Result<Duration, StoreError> {
     let now = inner.parts.clock.monotonic();
     if now < night {
         return Ok(night);
     }
-    let swept = inner.parts.registrar.sweep(inner.options.registrar_retention).await?;
+    let retention = inner.options.registrar_retention;
+    let swept = inner.parts.registrar.sweep_settled(retention, SWEEP_STEPS_ASKED_MAX).await?;
+    let swept = match swept {
+        Ok(swept) => swept,
+        Err(wait) => return Ok(now + wait),
+    };
+    inner.parts.store.breakers_forget(inner.now().saturating_sub(BREAKER_KEPT)).await?;
     tracing::info!(grants = swept.grants, more = swept.more, "the registrar has swept");
+    if !swept.more {
+        artifacts::remove_left(inner).await?;
+    }
     Ok(if swept.more { now } else { now + SWEEP_INTERVAL })
 }
 
-async fn once(inner: &Arc<Inner>) -> Result<(), StoreError> {
+async fn once(inner: &Arc<Inner>, sweeps: &mut SweepClock) -> Result<(), StoreError> {
     let now = inner.now();
+    if let Err(error) = cancel_orphans(inner).await {
+        tracing::warn!(error = error.chain(), "sub-jobs of cancelled jobs go on for now");
+    }
+    inner.parts.gears.learn_origins().await;
     inner.breakers.refresh(&inner.parts.store).await?;
     inner.metrics.waiting(inner.parts.store.depth().await?.0);
     for id in inner.parts.store.expired(now, SWEEP_MAX).await? {
-        Engine::expire(inner, id).await?;
+        // One that cannot be read must not keep everybody else waiting.
+        if let Err(error) = Engine::expire(inner, id).await {
+            tracing::warn!(%id, error = error.chain(), "a question could not be closed");
+        }
     }
-    let before = now.saturating_sub(inner.options.retention);
-    sweep(inner, before).await
+    // What goes is gone for good: it goes by a clock that can be believed, or not yet. An engine
+    // alone has written down by its own when jobs ended, which lags behind a calendar that was put
+    // ahead and behind a machine that slept.
+    let written_by = inner.parts.store.time().await?.unwrap_or_else(|| inner.now());
+    sweeps.heard(written_by, inner.parts.clock.monotonic());
+    match sweeps.look_at(&*inner.parts.clock) {
+        Sweep::By(time) => sweep(inner, time.saturating_sub(inner.options.retention)).await,
+        Sweep::After(_) => Ok(()),
+    }
+}
+
+/// Cancels what cancelled jobs have asked for as soon as one was cancelled here. Whatever is missed
+/// is found by the next upkeep.
+pub(super) async fn after_cancels(inner: Arc<Inner>) {
+    loop {
+        inner.orphans.notified().await;
+        if let Err(error) = cancel_orphans(&inner).await {
+            tracing::warn!(error = error.chain(), "sub-jobs of a cancelled job go on for now");
+        }
+    }
 }
 
 /// Removes what is too old, a bounded number of jobs at a time.
@@ -64,12 +102,7 @@ async fn sweep(inner: &Inner, before: UnixMs) -> Result<(), StoreError> {
         };
         let last = removed.len() < usize::try_from(limit).unwrap_or(usize::MAX);
         for id in removed {
-            let folder = inner.options.workspaces.join(id.to_string());
-            if let Err(error) = tokio::fs::remove_dir_all(&folder).await
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                tracing::warn!(%id, %error, "a workspace was not removed");
-            }
+            artifacts::remove(&inner.options.workspaces, id).await;
         }
         if last {
             break;

@@ -241,6 +241,16 @@ impl Gear for Installed {
         &self.document.manifest
     }
 
+    /// A warm one has a folder of its own.
+    fn needs_workspace(&self) -> bool {
+        !self.document.warm
+    }
+
+    fn is_ready(&self) -> bool {
+        let names = &self.document.permissions.secrets;
+        names.is_empty() || matches!(Secrets::of(&self.secrets).select(names), Ok(Ok(_)))
+    }
+
     fn run<'a>(&'a self, call: Call, desk: Arc<dyn Desk>, stop: Stop) -> Later<'a, Ended> {
         Box::pin(self.execute(call, desk, stop))
     }

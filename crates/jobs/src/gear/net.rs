@@ -8,20 +8,19 @@ use tokio::time::timeout;
 
 use crate::limits::{ADDRESSES_MAX, CONNECT_TIMEOUT};
 
-/// Hosts that may be reached although their addresses are not public: `host` or `host:port`, as
-/// they are written in a request.
+/// Hosts of which something is known: `host` or `host:port`, as they are written in a request.
 #[derive(Debug, Clone, Default)]
-pub struct PrivateHosts(Vec<String>);
+pub struct Hosts(Vec<String>);
 
-impl PrivateHosts {
+impl Hosts {
     /// These.
     pub fn new(hosts: impl IntoIterator<Item = String>) -> Self {
         Self(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
     }
 
-    /// Whether this one is among them.
-    pub fn allow(&self, host: &str, port: u16) -> bool {
-        let host = host.to_ascii_lowercase();
+    /// Whether this one is among them. A full stop at the end of a name changes nothing.
+    pub fn has(&self, host: &str, port: u16) -> bool {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
         let with_port = format!("{host}:{port}");
         self.0.iter().any(|allowed| *allowed == host || *allowed == with_port)
     }
@@ -48,7 +47,7 @@ pub enum Unreachable {
 }
 
 /// Connects to a host by name; what is connected to is what was checked.
-pub async fn dial(host: &str, port: u16, private: &PrivateHosts) -> Result<TcpStream, Unreachable> {
+pub async fn dial(host: &str, port: u16, private: &Hosts) -> Result<TcpStream, Unreachable> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let unknown = || Unreachable::Unknown(host.to_owned());
     let found = timeout(CONNECT_TIMEOUT, tokio::net::lookup_host((bare, port))).await;
@@ -56,7 +55,7 @@ pub async fn dial(host: &str, port: u16, private: &PrivateHosts) -> Result<TcpSt
     if found.is_empty() {
         return Err(unknown());
     }
-    let allowed = |address: &SocketAddr| private.allow(bare, port) || is_public(address.ip());
+    let allowed = |address: &SocketAddr| private.has(bare, port) || is_public(address.ip());
     let allowed: Vec<SocketAddr> = found.into_iter().filter(allowed).take(ADDRESSES_MAX).collect();
     let mut failed = None;
     for address in allowed {
@@ -169,13 +168,13 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         for host in ["localhost", "127.0.0.1", "[::ffff:127.0.0.1]", "::ffff:7f00:1"] {
-            let refused = dial(host, port, &PrivateHosts::default()).await;
+            let refused = dial(host, port, &Hosts::default()).await;
             assert!(matches!(refused, Err(Unreachable::Refused(_))), "{host}: {refused:?}");
         }
-        let allowed = PrivateHosts::new(["LocalHost".to_owned()]);
+        let allowed = Hosts::new(["LocalHost".to_owned()]);
         assert!(dial("localhost", port, &allowed).await.is_ok());
         assert!(dial("127.0.0.1", port, &allowed).await.is_err());
-        let other_port = PrivateHosts::new([format!("127.0.0.1:{}", port ^ 1)]);
+        let other_port = Hosts::new([format!("127.0.0.1:{}", port ^ 1)]);
         assert!(dial("127.0.0.1", port, &other_port).await.is_err());
     }
 }

@@ -11,7 +11,7 @@ use semel_gear::limits::LINE_BYTES_MAX;
 use semel_gear::line::Breach;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
@@ -79,6 +79,8 @@ pub(crate) struct Running {
 struct Errors {
     tail: Arc<Mutex<Vec<u8>>>,
     reading: JoinHandle<()>,
+    /// Nothing more comes.
+    whole: watch::Receiver<bool>,
 }
 
 impl Drop for Errors {
@@ -198,9 +200,12 @@ impl Running {
         ended.and_then(|status| status.code())
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it has ended by itself and its last words were heard.
     pub(crate) async fn ended(&mut self) -> Option<i32> {
-        self.child.wait().await.ok().and_then(|status| status.code())
+        let status = self.child.wait().await.ok();
+        // Nobody is left who could write; what was written may still have to be read.
+        let _ = timeout(KILL_TIMEOUT, self.errors.whole.wait_for(|whole| *whole)).await;
+        status.and_then(|status| status.code())
     }
 }
 
@@ -208,6 +213,7 @@ impl Errors {
     fn of(mut stderr: ChildStderr) -> Self {
         let tail = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&tail);
+        let (at_end, whole) = watch::channel(false);
         let reading = tokio::spawn(async move {
             let mut piece = vec![0; 8 << 10];
             // Everything is read, so that nobody has to wait; only the end is kept.
@@ -217,9 +223,10 @@ impl Errors {
                 let over = tail.len().saturating_sub(STDERR_BYTES_MAX);
                 tail.drain(..over);
             }
+            at_end.send_replace(true);
             // The line of life is held until this is aborted.
             std::future::pending::<()>().await;
         });
-        Self { tail, reading }
+        Self { tail, reading, whole }
     }
 }

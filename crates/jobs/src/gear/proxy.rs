@@ -14,14 +14,14 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::document::Permissions;
-use super::net::{PrivateHosts, Unreachable, dial};
+use super::net::{Hosts, Unreachable, dial};
 use super::sandbox::proxy_socket;
-use crate::limits::{CONNECT_TIMEOUT, PROXY_CONNECTIONS_MAX, PROXY_HEAD_BYTES_MAX};
+use crate::limits::{ACCEPT_PAUSE, CONNECT_TIMEOUT, PROXY_CONNECTIONS_MAX, PROXY_HEAD_BYTES_MAX};
 
 /// Which hosts may be reached.
 pub(crate) struct Allowed {
     hosts: Vec<String>,
-    private: PrivateHosts,
+    private: Hosts,
 }
 
 impl Allowed {
@@ -29,7 +29,7 @@ impl Allowed {
         let lower = |hosts: &[String]| -> Vec<String> {
             hosts.iter().map(|host| host.to_ascii_lowercase()).collect()
         };
-        let private = PrivateHosts::new(permissions.private_network.clone());
+        let private = Hosts::new(permissions.private_network.clone());
         Self { hosts: lower(&permissions.network), private }
     }
 
@@ -40,7 +40,7 @@ impl Allowed {
             Some(domain) => host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')),
             None => *allowed == host || *allowed == with_port,
         };
-        self.hosts.iter().any(matches) || self.private.allow(&host, port)
+        self.hosts.iter().any(matches) || self.private.has(&host, port)
     }
 }
 
@@ -70,7 +70,15 @@ async fn serve(listener: UnixListener, allowed: Arc<Allowed>) {
     loop {
         while connections.try_join_next().is_some() {}
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // Too many files are open, for now: a gear that lives long must not lose its way out.
+            Err(error) => {
+                tracing::warn!(%error, "a gear's connection could not be taken");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         let allowed = Arc::clone(&allowed);
         connections.spawn(async move {
             // Either side may go away at any time.

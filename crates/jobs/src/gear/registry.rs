@@ -6,8 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use jsonschema::Validator;
 use serde_json::Value;
 
-use super::Gear;
 use super::manifest::{Action, Manifest, Recovery};
+use super::{Gear, ORIGIN_UNKNOWN};
+use crate::course::action_name;
 
 /// An action that is ready to be run.
 pub struct Prepared {
@@ -102,6 +103,28 @@ impl Registry {
         list
     }
 
+    /// Everything that can be run now: `gear.action`, of gears that are enabled and lack nothing.
+    pub fn ready(&self) -> Vec<String> {
+        let gears = self.gears.read().unwrap_or_else(PoisonError::into_inner);
+        let ready = gears.iter().filter(|(_, entry)| entry.enabled && entry.gear.is_ready());
+        let names = ready.flat_map(|(id, entry)| {
+            entry.actions.keys().map(move |action| format!("{id}.{action}"))
+        });
+        names.collect()
+    }
+
+    /// Lets gears find out as whom they act that do not know it.
+    pub async fn learn_origins(&self) {
+        let unknown: Vec<Arc<dyn Gear>> = {
+            let gears = self.gears.read().unwrap_or_else(PoisonError::into_inner);
+            let all = gears.values().map(|entry| &entry.gear);
+            all.filter(|gear| gear.origin().as_deref() == Some(ORIGIN_UNKNOWN)).cloned().collect()
+        };
+        for gear in unknown {
+            gear.learn_origin().await;
+        }
+    }
+
     /// An action by its names.
     pub fn find(&self, gear: &str, action: &str) -> Result<Arc<Prepared>, Missing> {
         let gears = self.gears.read().unwrap_or_else(PoisonError::into_inner);
@@ -121,6 +144,16 @@ impl Prepared {
     /// What follows an uncertain attempt with these parameters.
     pub fn recovery(&self, params: &Value) -> Recovery {
         self.gear.recovery(&self.name, params)
+    }
+
+    /// The breaker that decides over a call with these parameters: `gear.action`, or
+    /// `gear.action place`.
+    pub fn breaker(&self, params: &Value) -> String {
+        let action = action_name(&self.gear.manifest().id, &self.name);
+        match self.gear.place(&self.name, params) {
+            Some(place) => format!("{action} {place}"),
+            None => action,
+        }
     }
 
     /// What is wrong with these parameters; the first thing only.

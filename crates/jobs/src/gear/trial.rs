@@ -84,6 +84,7 @@ impl Trial {
             params,
             workspace: self.workspace.clone(),
             timeout,
+            via: None,
         };
         let (switch, stop) = Stop::channel();
         let mut running = prepared.gear.run(call, desk, stop);
@@ -102,7 +103,9 @@ impl Trial {
                     Ended::Uncertain(Failure::new(class, "invalid_result", text))
                 }
             },
-            Ended::Done(Output::Artifact(_)) | Ended::Failed(_) | Ended::Uncertain(_) => ended,
+            Ended::Done(Output::Artifact(_) | Output::With { .. })
+            | Ended::Failed(_)
+            | Ended::Uncertain(_) => ended,
         }
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn stream(mut call: Call<Jobs>) -> Result<Reply, Problem> {
     }
     let (changed, changes) = watch::channel(0);
     drop(tokio::spawn(forward(id, news, changed)));
-    Ok(opening.stream(after, changes, Story { engine, id }))
+    Ok(opening.stream(after, changes, Story { engine, id, ended: false }))
 }
 
 /// Until nobody listens any more.
@@ -59,6 +59,8 @@ async fn forward(id: JobId, mut news: Receiver<News>, changed: watch::Sender<u64
 struct Story {
     engine: Arc<Engine>,
     id: JobId,
+    /// The job had ended when it was read last.
+    ended: bool,
 }
 
 impl Tail for Story {
@@ -68,7 +70,9 @@ impl Tail for Story {
         let limit = u32::try_from(max).unwrap_or(1);
         let ledger = self.engine.store().ledger(self.id, after, limit).await?;
         let missing = || Problem::new(Code::JobNotFound, "the job was removed");
-        Ok(ledger.ok_or_else(missing)?.lines)
+        let ledger = ledger.ok_or_else(missing)?;
+        self.ended = ledger.status.is_terminal();
+        Ok(ledger.lines)
     }
 
     fn number(event: &LedgerLine) -> i64 {
@@ -93,5 +97,9 @@ impl Tail for Story {
         let detail: Value = serde_json::from_str(&event.line.detail).unwrap_or_default();
         let status = detail.get("status").and_then(Value::as_str).and_then(JobStatus::parse);
         event.line.event == LedgerEvent::Moved && status.is_some_and(JobStatus::is_terminal)
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended
     }
 }

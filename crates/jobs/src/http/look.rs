@@ -6,13 +6,15 @@ use semel_api::page::Next;
 use semel_api::problem::Problem;
 use semel_api::route::{Call, Reply};
 use semel_core::code::Code;
+use semel_core::hex::Hex;
+use semel_core::refusal::Refusal;
 use semel_core::rfc3339;
 use serde_json::{Value, json};
 
 use super::{Jobs, id_of};
 use crate::gear::FailureClass;
 use crate::life::JobStatus;
-use crate::store::{JobNo, List};
+use crate::store::{JobNo, Kept, List};
 use crate::view;
 
 /// `GET /v1/jobs`.
@@ -43,10 +45,32 @@ pub(super) async fn list(mut call: Call<Jobs>) -> Result<Reply, Problem> {
 
 /// `GET /v1/jobs/{id}`.
 pub(super) async fn show(call: Call<Jobs>) -> Result<Reply, Problem> {
+    Ok(Reply::value(&view::whole(&kept(&call).await?)))
+}
+
+/// `GET /v1/jobs/{id}/artifact`.
+pub(super) async fn artifact(mut call: Call<Jobs>) -> Result<Reply, Problem> {
+    // Nothing else that a caller says becomes a part of a path.
+    let hash = call.query.text("sha256").unwrap_or_default();
+    let hash = Hex::<32>::parse(&hash).map_err(|refusal| {
+        Problem::from(Refusal::at(Code::InvalidField, "/sha256", refusal.detail))
+    })?;
+    let job = kept(&call).await?.job;
+    let found = call.state.engine.artifact(job.root_id, hash).await.map_err(|error| {
+        tracing::error!(%error, id = %job.id, %hash, "a file that was kept cannot be read");
+        Problem::new(Code::InternalError, "the engine's log says what went wrong")
+    })?;
+    let (file, bytes) = found.ok_or_else(|| {
+        let text = format!("this engine has no file {hash} for the job {}", job.id);
+        Problem::new(Code::ArtifactNotFound, text)
+    })?;
+    semel_api::file::reply(&call, file, bytes)
+}
+
+async fn kept(call: &Call<Jobs>) -> Result<Kept, Problem> {
     let id = id_of(&call.id)?;
     let missing = || Problem::new(Code::JobNotFound, format!("there is no job {id}"));
-    let kept = call.state.engine.store().job(id).await?.ok_or_else(missing)?;
-    Ok(Reply::value(&view::whole(&kept)))
+    call.state.engine.store().job(id).await?.ok_or_else(missing)
 }
 
 /// `GET /v1/jobs/patterns`.

@@ -12,7 +12,7 @@ use super::{Jobs, id_of, problem};
 use crate::engine::{Answer, Refused};
 use crate::gear::FailureClass;
 use crate::life::JobStatus;
-use crate::limits::PAGE_MAX;
+use crate::limits::{PAGE_MAX, RETRIES_MAX};
 
 /// Who is at the local API.
 const LOCAL: &str = "local";
@@ -25,26 +25,33 @@ pub(super) async fn approve(mut call: Call<Jobs>) -> Result<Reply, Problem> {
         Problem::from(Refusal::at(Code::InvalidField, "/plan_hash", refusal.detail))
     })?;
     let result = call.body.value("result");
+    let question = call.body.number("question").ok_or_else(|| {
+        let detail = "say which question this answers: its number is with the job";
+        Problem::from(Refusal::at(Code::InvalidField, "/question", detail))
+    });
     let answer = match call.body.text("answer").as_deref() {
-        Some("happened") => Answer::Happened(result.unwrap_or(Value::Null)),
-        Some("run") => Answer::Run,
+        Some("happened") => Answer::Happened(question?, result.unwrap_or(Value::Null)),
+        Some("run") => Answer::Run(question?),
         Some(_) | None => Answer::Approve,
     };
-    let status = call.state.engine.approve(id, hash, answer, LOCAL).await.map_err(problem)?;
+    let status = call.state.engine.approve(id, hash, answer, LOCAL).await;
+    let status = status.map_err(|refused| problem_of(&call.id, refused))?;
     Ok(moved(&call.id, status))
 }
 
 /// `POST /v1/jobs/{id}/reject`.
 pub(super) async fn reject(mut call: Call<Jobs>) -> Result<Reply, Problem> {
     let (id, reason) = (id_of(&call.id)?, call.body.text("reason").unwrap_or_default());
-    let status = call.state.engine.reject(id, &reason).await.map_err(problem)?;
+    let status = call.state.engine.reject(id, &reason).await;
+    let status = status.map_err(|refused| problem_of(&call.id, refused))?;
     Ok(moved(&call.id, status))
 }
 
 /// `POST /v1/jobs/{id}/cancel`.
 pub(super) async fn cancel(mut call: Call<Jobs>) -> Result<Reply, Problem> {
     let (id, reason) = (id_of(&call.id)?, call.body.text("reason").unwrap_or_default());
-    let status = call.state.engine.cancel(id, &reason).await.map_err(problem)?;
+    let status = call.state.engine.cancel(id, &reason).await;
+    let status = status.map_err(|refused| problem_of(&call.id, refused))?;
     Ok(moved(&call.id, status))
 }
 
@@ -59,16 +66,34 @@ pub(super) async fn retry_class(mut call: Call<Jobs>) -> Result<Reply, Problem> 
     let class = call.body.text("class").as_deref().and_then(FailureClass::parse);
     let class = class.ok_or_else(|| Problem::new(Code::InvalidField, "no such class"))?;
     let engine = &call.state.engine;
+    // All that have failed by now, before any is repeated: one that fails again is not.
+    let mut failed = Vec::new();
+    let mut more = true;
+    while more && failed.len() < RETRIES_MAX {
+        let after = failed.last().map_or(0, |(no, _)| *no);
+        let page = engine.store().failed(class, after, PAGE_MAX).await?;
+        more = page.len() >= usize::try_from(PAGE_MAX).unwrap_or(usize::MAX);
+        failed.extend(page);
+    }
     let mut jobs = Vec::new();
-    for (_, id) in engine.store().failed(class, 0, PAGE_MAX).await? {
+    let mut stopped = Value::Null;
+    for (_, id) in failed {
         match engine.retry(id).await {
             Ok(taken) => jobs.push(document(&taken)),
             // It is being repeated, or was: that is what was asked for.
             Err(Refused::Refusal(_)) => {}
-            Err(Refused::Store(error)) => return Err(error.into()),
+            // What is repeated by now is repeated: only the rest is not.
+            Err(Refused::Store(error)) if !jobs.is_empty() => {
+                (more, stopped) = (true, Problem::from(error).code.as_str().into());
+                break;
+            }
+            Err(refused @ Refused::Store(_)) => return Err(problem(refused)),
+            Err(refused @ Refused::Unknown(..)) => {
+                return Err(problem(refused).with("jobs", jobs));
+            }
         }
     }
-    Ok(Reply::value(&json!({"jobs": jobs})))
+    Ok(Reply::value(&json!({"jobs": jobs, "more": more, "stopped_by": stopped})))
 }
 
 /// `POST /v1/breakers/close`.
@@ -78,6 +103,12 @@ pub(super) async fn breaker_close(mut call: Call<Jobs>) -> Result<Reply, Problem
         return Ok(Reply::value(&json!({"action": action, "state": "closed"})));
     }
     Err(Problem::new(Code::BreakerNotFound, format!("there is no breaker {action:?}")))
+}
+
+/// The same of what was said of a job: where nobody can tell, which one to look at.
+fn problem_of(id: &str, refused: Refused) -> Problem {
+    let problem = problem(refused);
+    if problem.code == Code::OutcomeUnknown { problem.with("job_id", id) } else { problem }
 }
 
 fn moved(id: &str, status: JobStatus) -> Reply {

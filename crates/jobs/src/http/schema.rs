@@ -32,7 +32,7 @@ pub(super) fn moved() -> Value {
 }
 
 pub(super) fn retried() -> Value {
-    object(&[("jobs", array(taken()))])
+    object(&[("jobs", array(taken())), ("more", flag()), ("stopped_by", maybe_text())])
 }
 
 fn summary() -> Vec<(&'static str, Value)> {

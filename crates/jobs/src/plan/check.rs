@@ -120,7 +120,9 @@ fn group_start(plan: &Plan, number: usize) -> usize {
 
 fn is_id(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    !text.is_empty() && text.len() <= ID_CHARS_MAX && text.bytes().all(fits)
+    // Files are named after steps, and a name of dots alone leads elsewhere.
+    let is_named = text.bytes().any(|byte| byte != b'.');
+    is_named && text.len() <= ID_CHARS_MAX && text.bytes().all(fits)
 }
 
 fn invalid(at: String, detail: impl Into<String>) -> Refusal {

@@ -2,11 +2,13 @@
 //! reaches a gear as text (traps.md 33).
 
 use std::collections::HashMap;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::{Condition, Op, Step};
+use crate::limits::DOCUMENT_BYTES_MAX;
 
 const PREFIX: &str = "$ref:";
 const STEP: &str = "$ref:step:";
@@ -34,6 +36,8 @@ pub enum StepInput {
     Skip,
     /// It refers to something that the other step did not give.
     Dangling(String),
+    /// With what its references stand for it has more than [`DOCUMENT_BYTES_MAX`].
+    TooLarge,
 }
 
 /// A reference in parts.
@@ -72,28 +76,62 @@ pub fn input(step: &Step, outcomes: &Outcomes) -> StepInput {
         return StepInput::Skip;
     }
     let mut params = step.params.clone();
-    match follow(&mut params, outcomes) {
+    let mut texts = Vec::new();
+    texts_of(&params, &mut texts);
+    if texts.is_empty() {
+        return StepInput::Run(params);
+    }
+    let mut room = Room(DOCUMENT_BYTES_MAX);
+    let followed = room.take(&params).and_then(|()| follow(&mut params, outcomes, &mut room));
+    match followed {
         Ok(()) => StepInput::Run(params),
         Err(Lost::NotDone) => StepInput::Skip,
         Err(Lost::NotThere(text)) => StepInput::Dangling(text),
+        Err(Lost::TooLarge) => StepInput::TooLarge,
     }
 }
 
 enum Lost {
     NotDone,
     NotThere(String),
+    TooLarge,
 }
 
-fn follow(document: &mut Value, outcomes: &Outcomes) -> Result<(), Lost> {
+/// Bytes that are left for what references stand for. A few of them can stand for very much, and
+/// that is found out before it is copied.
+struct Room(usize);
+
+impl Room {
+    fn take(&mut self, document: &Value) -> Result<(), Lost> {
+        serde_json::to_writer(self, document).map_err(|_| Lost::TooLarge)
+    }
+}
+
+impl Write for Room {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn follow(document: &mut Value, outcomes: &Outcomes, room: &mut Room) -> Result<(), Lost> {
     match document {
         Value::String(text) => {
             let Some(reference) = of_text(text) else { return Ok(()) };
             let Ok(reference) = reference else { return Err(Lost::NotThere(text.clone())) };
-            *document = look(&reference, outcomes, text)?.clone();
+            let found = look(&reference, outcomes, text)?;
+            room.take(found)?;
+            *document = found.clone();
             Ok(())
         }
-        Value::Array(items) => items.iter_mut().try_for_each(|item| follow(item, outcomes)),
-        Value::Object(fields) => fields.values_mut().try_for_each(|value| follow(value, outcomes)),
+        Value::Array(items) => items.iter_mut().try_for_each(|item| follow(item, outcomes, room)),
+        Value::Object(fields) => {
+            fields.values_mut().try_for_each(|value| follow(value, outcomes, room))
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
     }
 }

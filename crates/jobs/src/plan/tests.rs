@@ -111,3 +111,20 @@ fn a_step_is_given_what_others_gave_or_is_not_run() {
         assert_eq!(runs, holds, "{op} {value}");
     }
 }
+
+/// A short plan can stand for very much; it is refused before that is made.
+#[test]
+fn what_references_stand_for_has_a_bound() {
+    let much = "x".repeat(400 * 1024);
+    let outcomes =
+        Outcomes::from([("big".to_owned(), Outcome::Done(Arc::new(json!({"text": much}))))]);
+    let given = |count: usize| {
+        let params = vec!["$ref:step:big/text"; count];
+        let step = json!({"id": "s", "gear": "g", "action": "x", "params": {"all": params}});
+        input(&plan(json!([step])).steps[0], &outcomes)
+    };
+    assert!(matches!(given(2), StepInput::Run(_)));
+    for count in [3, 1000] {
+        assert_eq!(given(count), StepInput::TooLarge, "{count}");
+    }
+}

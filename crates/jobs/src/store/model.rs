@@ -1,6 +1,7 @@
 //! What the stores keep and are told, in words that know no database.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
@@ -94,6 +95,8 @@ pub struct NewJob {
     pub fingerprint: Hex<32>,
     /// Equal requests of the last bucket, this one and the next.
     pub dedup: Option<[Hex<32>; 3]>,
+    /// The home in which the files are of the job that it repeats.
+    pub home: Option<String>,
     /// The time.
     pub now: UnixMs,
 }
@@ -133,6 +136,7 @@ impl NewJob {
             entries: 1,
             started_at: None,
             completed_at: None,
+            home: self.home.clone(),
         };
         let job = Job {
             no: JobNo(0),
@@ -217,7 +221,7 @@ pub struct JobState {
     pub revision_count: u32,
     /// How often it was planned anew.
     pub replan_count: u32,
-    /// Who may write: whoever was told this number.
+    /// Who may write: whoever drew this number. It is 0 before the first claim.
     pub fence: i64,
     /// Who works on it.
     pub worker: Option<String>,
@@ -251,6 +255,8 @@ pub struct JobState {
     pub started_at: Option<UnixMs>,
     /// When it ended.
     pub completed_at: Option<UnixMs>,
+    /// The home in which its files are, once a step may have made some.
+    pub home: Option<String>,
 }
 
 /// A line of the execution log.
@@ -284,6 +290,8 @@ pub struct Execution {
     pub started_at: UnixMs,
     /// When it ended.
     pub completed_at: Option<UnixMs>,
+    /// As whom its last attempt acts, if that makes a difference to the world.
+    pub via: Option<String>,
 }
 
 /// A job with its executions.
@@ -308,6 +316,8 @@ pub struct Started {
     pub fingerprint: Hex<32>,
     /// The how-manieth in this plan.
     pub attempts: u32,
+    /// As whom it acts, if that makes a difference to the world.
+    pub via: Option<String>,
 }
 
 /// An execution has ended.
@@ -429,7 +439,7 @@ pub struct Advance {
 pub enum Advanced {
     /// It is there.
     Written,
-    /// Somebody else holds the fence: nothing was written, and the worker must stop.
+    /// Somebody else has the job: the worker must stop.
     Lost,
 }
 
@@ -438,16 +448,32 @@ pub enum Advanced {
 pub struct Claim {
     /// Who.
     pub worker: String,
-    /// Until when it needs no news of it.
-    pub lease_until: UnixMs,
+    /// The fence under which it writes from then on. Nobody else ever draws the same number: that
+    /// a claim, or what followed it, is there is known by it.
+    pub fence: i64,
+    /// How long it needs no news of it.
+    pub lease: Duration,
     /// How many at the most.
     pub limit: u32,
-    /// The time.
+    /// What it has already, however late it is: nobody takes a job from itself.
+    pub held: Vec<JobNo>,
+    /// Where it lives, if several share the store: jobs whose files are in another home that lives
+    /// are left to that one.
+    pub home: Option<super::Home>,
+    /// The time. A store that others share goes by its own.
     pub now: UnixMs,
 }
 
-/// The first move of a job that is being claimed, decided inside the claim.
-pub type Begin = Arc<dyn Fn(&Kept, &Claim) -> Advance + Send + Sync>;
+impl Claim {
+    /// When others may have what it takes now.
+    pub fn lease_until(&self) -> UnixMs {
+        self.now.saturating_add(self.lease)
+    }
+}
+
+/// The first move of a job that is being claimed, decided inside the claim; none for a job that is
+/// left as it is.
+pub type Begin = Arc<dyn Fn(&Kept, &Claim) -> Option<Advance> + Send + Sync>;
 
 /// A job that was claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -565,6 +591,7 @@ impl Kept {
                 error: None,
                 started_at: advance.now,
                 completed_at: None,
+                via: started.via.clone(),
             });
         }
     }

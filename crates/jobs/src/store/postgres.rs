@@ -9,6 +9,7 @@ mod advance;
 mod breaker;
 mod claim;
 mod execution;
+mod family;
 mod job;
 mod ledger;
 mod letter;
@@ -18,15 +19,17 @@ mod person;
 #[cfg(test)]
 mod plans;
 mod row;
+mod settle;
 mod signal;
 mod submit;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_store::migration::{Migration, MigrationSet};
 use semel_store::postgres::{Lane, Postgres};
 
-use crate::limits::{ADVANCES_AT_ONCE, SUBMITS_AT_ONCE};
+use crate::limits::{ADVANCES_AT_ONCE, SETTLE_PATIENCE, SUBMITS_AT_ONCE};
 use crate::store::{Advance, Advanced, NewJob, Submitted};
 use signal::Bell;
 pub use signal::{Signal, Signals};
@@ -54,17 +57,25 @@ struct Shared {
     begins: Lane<Arc<Beginning>, Began>,
     advances: Lane<Arc<Advance>, Advanced>,
     bell: Bell,
+    /// How long it is asked what became of a write whose answer was lost.
+    patience: Duration,
 }
 
 impl PostgresStore {
     /// Over a database that was opened with [`MIGRATIONS`] and the registrar's.
     pub fn new(postgres: Postgres) -> Self {
+        Self::with_patience(postgres, SETTLE_PATIENCE)
+    }
+
+    /// The same, asking so long what became of a write whose answer was lost.
+    pub fn with_patience(postgres: Postgres, patience: Duration) -> Self {
         let shared = Shared {
             postgres,
             submits: Lane::new(SUBMITS_AT_ONCE),
             begins: Lane::new(SUBMITS_AT_ONCE),
             advances: Lane::new(ADVANCES_AT_ONCE),
             bell: Bell::default(),
+            patience,
         };
         Self { shared: Arc::new(shared) }
     }

@@ -3,7 +3,10 @@
 mod advance;
 mod breaker;
 mod claim;
+mod clock;
+pub use clock::Calendar;
 mod execution;
+mod family;
 mod job;
 mod ledger;
 mod letter;
@@ -55,7 +58,9 @@ mod tests {
             advance::ALL,
             breaker::ALL,
             claim::ALL,
+            clock::ALL,
             execution::ALL,
+            family::ALL,
             job::ALL,
             ledger::ALL,
             letter::ALL,

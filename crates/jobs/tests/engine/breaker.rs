@@ -132,3 +132,49 @@ async fn a_definite_no_neither_retries_nor_trips() {
     let closed = state(&bench, "test.echo").await;
     assert!(closed.is_none_or(|(state, _)| state == BreakerState::Closed));
 }
+
+/// A probe that crashes has shown nothing, and neither has one that was refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_that_crashes_leaves_it_open() {
+    let clock = SimClock::at_ms(1_700_000_000_000);
+    let bench = on(&clock).await;
+    for id in opened(&bench).await {
+        bench.engine.cancel(id, "enough").await.expect("cancelled");
+    }
+    let refused = failed(FailureClass::UserError);
+    bench.script.will("probe", vec![failed(FailureClass::GearBug), refused]);
+    for wait in [31, 61] {
+        let id = bench.submit(json!([step("probe", "hold")])).await;
+        bench.see(id, |kept| kept.job.state.held_by.is_some()).await;
+        clock.advance(Duration::from_secs(wait));
+        assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Failed);
+        let open = state(&bench, "test.hold").await.map(|(state, _)| state);
+        assert_eq!(open, Some(BreakerState::Open), "after {wait} s");
+    }
+}
+
+/// One host that is down holds nothing that goes elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_host_has_a_breaker_of_its_own() {
+    let clock = SimClock::at_ms(1_700_000_000_000);
+    let bench = on(&clock).await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let down = listener.local_addr().expect("an address").port();
+    drop(listener);
+    let up = crate::artifacts::server().await;
+    let fetch = |port: u16| {
+        let url = format!("http://127.0.0.1:{port}/a");
+        json!([{"id": "get", "gear": "http", "action": "request", "params": {"url": url}}])
+    };
+    let name = format!("http.request 127.0.0.1:{down}");
+    for _ in 0..5 {
+        let id = bench.submit(fetch(down)).await;
+        bench.see(id, |kept| kept.executions.iter().any(|line| line.error.is_some())).await;
+    }
+    assert_eq!(state(&bench, &name).await.map(|(state, _)| state), Some(BreakerState::Open));
+    let held = bench.submit(fetch(down)).await;
+    let held = bench.see(held, |kept| kept.job.state.held_by.is_some()).await;
+    assert_eq!(held.job.state.held_by, Some(name));
+    let id = bench.submit(fetch(up)).await;
+    assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Completed);
+}

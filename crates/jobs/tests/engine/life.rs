@@ -1,15 +1,17 @@
 //! Plans through the whole engine.
 
+use semel_core::code::Code;
 use semel_core::hex::Hex;
 use semel_jobs::dispatch::ExecutionStatus;
-use semel_jobs::engine::{Answer, Asked};
-use semel_jobs::gear::FailureClass;
+use semel_jobs::engine::{Answer, Asked, Refused};
+use semel_jobs::gear::{FailureClass, Output, Resolution};
 use semel_jobs::life::JobStatus;
+use semel_jobs::limits::DOCUMENT_BYTES_MAX;
 use semel_jobs::store::{Kept, List};
 use semel_jobs::view;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::{bench, failed, step, uncertain};
+use crate::support::{Setup, bench, failed, step, uncertain};
 
 #[tokio::test]
 async fn steps_run_in_order_and_see_what_was_before() {
@@ -58,12 +60,81 @@ async fn an_uncertain_step_is_recovered_as_it_declares() {
     let id = bench.submit(step("asked", "pay")).await;
     let kept = bench.until(id, JobStatus::AwaitingApproval).await;
     let hash = Hex::parse(view::whole(&kept)["plan_hash"].as_str().expect("a hash")).expect("hex");
-    let happened = Answer::Happened(json!({"paid": true}));
+    let happened = Answer::Happened(kept.job.state.entries, json!({"paid": true}));
     bench.engine.approve(id, hash, happened.clone(), "me").await.expect("approved");
     let kept = bench.until(id, JobStatus::Completed).await;
     assert_eq!(kept.executions[0].status, ExecutionStatus::Completed);
     assert_eq!(bench.script.ran(), ["safe", "safe", "resolved", "resolved", "asked"]);
     assert!(bench.engine.approve(id, hash, happened, "me").await.is_err(), "used once");
+}
+
+/// Asked again it would say the same: a gear that knows that something happened, and not what came
+/// of it, is asked once, and then a person is.
+#[tokio::test]
+async fn a_gear_that_knows_of_no_fit_result_is_not_asked_for_ever() {
+    let bench = bench().await;
+    let much = json!("x".repeat(DOCUMENT_BYTES_MAX));
+    let unfit = [Output::Artifact("no-such-file".into()), Output::Value(much)];
+    for (number, output) in (1..).zip(unfit) {
+        bench.script.knows(Resolution::Done(output));
+        bench.script.will("done", vec![uncertain()]);
+        let id = bench.submit(json!([step("done", "check")])).await;
+        bench.until(id, JobStatus::AwaitingApproval).await;
+        assert_eq!(bench.script.asked(), number);
+    }
+}
+
+/// What is too long or too deep is refused at the door, not after somebody was told that it was
+/// taken in.
+#[tokio::test]
+async fn a_plan_that_cannot_be_read_again_is_not_taken_in() {
+    let bench = bench().await;
+    let submit = |params: Value| {
+        let step = json!({"id": "a", "gear": "test", "action": "echo", "params": params});
+        let asked = Asked { plan: Some(json!({"steps": [step]})), ..Asked::default() };
+        bench.engine.submit(asked)
+    };
+    let mut deep = json!({});
+    for _ in 0..40 {
+        deep = json!({"in": deep});
+    }
+    let long = json!({"text": "x".repeat(DOCUMENT_BYTES_MAX)});
+    for (params, code) in [(long, Code::PayloadTooLarge), (deep, Code::NestingTooDeep)] {
+        let Err(Refused::Refusal(refusal)) = submit(params).await else { panic!("{code}: taken") };
+        assert_eq!(refusal.code, code);
+    }
+    // What references stand for is only known later.
+    let text = json!({"text": "x".repeat(DOCUMENT_BYTES_MAX / 2)});
+    let many = json!({"all": vec!["$ref:step:a/text"; 3]});
+    let id = bench
+        .submit(json!([
+            {"id": "a", "gear": "test", "action": "echo", "params": text},
+            {"id": "b", "gear": "test", "action": "echo", "params": many},
+        ]))
+        .await;
+    let kept = bench.until(id, JobStatus::Failed).await;
+    assert_eq!(kept.job.state.failure_class, Some(FailureClass::ResourceLimit));
+    assert!(kept.job.state.error.unwrap_or_default().contains("params_too_large"));
+    assert_eq!(bench.script.ran(), ["a"]);
+}
+
+/// Later steps are given what a person says that a step gave.
+#[tokio::test]
+async fn a_person_says_only_what_the_action_may_give() {
+    let bench = bench().await;
+    bench.script.will("paid", vec![uncertain()]);
+    let id = bench.submit(json!([step("paid", "bill")])).await;
+    let kept = bench.until(id, JobStatus::AwaitingApproval).await;
+    let hash = Hex::parse(view::whole(&kept)["plan_hash"].as_str().expect("a hash")).expect("hex");
+    let question = kept.job.state.entries;
+    let happened = |result| Answer::Happened(question, result);
+    let say = |result: Value| bench.engine.approve(id, hash, happened(result), "me");
+    for unfit in [json!({"paid": "yes"}), json!(null), json!({})] {
+        let Err(Refused::Refusal(refusal)) = say(unfit.clone()).await else { panic!("{unfit}") };
+        assert_eq!((refusal.code, refusal.pointer.as_str()), (Code::InvalidField, "/result"));
+    }
+    say(json!({"paid": true})).await.expect("approved");
+    bench.until(id, JobStatus::Completed).await;
 }
 
 #[tokio::test]
@@ -108,13 +179,14 @@ async fn a_step_may_take_longer_than_the_lease() {
     let id = bench.submit(json!([step("slow", "hold"), step("next", "hang")])).await;
     bench.script.until_ran(1).await;
     let lease = |kept: &Kept| kept.job.state.due_at;
-    let first = lease(&bench.see(id, |kept| lease(kept).is_some()).await);
+    let kept = bench.see(id, |kept| lease(kept).is_some()).await;
+    let (first, fence) = (lease(&kept), kept.job.state.fence);
     let renewed = lease(&bench.see(id, |kept| lease(kept) > first).await);
     bench.script.gate.send_replace(true);
     bench.script.until_ran(2).await;
     let kept = bench.see(id, |kept| kept.job.state.step_index == 1).await;
     assert!(lease(&kept) >= renewed, "{:?} after {renewed:?}", lease(&kept));
-    assert_eq!((kept.job.state.deaths, kept.job.state.fence), (0, 1));
+    assert_eq!((kept.job.state.deaths, kept.job.state.fence), (0, fence));
     bench.engine.cancel(id, "enough").await.expect("under way");
     bench.ended(id).await;
 }
@@ -136,6 +208,125 @@ async fn a_caller_that_goes_away_leaves_no_job_that_nobody_works_on() {
     let all = List { limit: 50, ..List::default() };
     for job in bench.engine.store().list(all).await.expect("a store").jobs {
         let state = bench.ended(job.id).await.job.state;
-        assert_eq!((state.status, state.fence), (JobStatus::Completed, 1));
+        assert_eq!((state.status, state.deaths), (JobStatus::Completed, 0));
     }
+}
+
+/// A word that comes between a claim's commit and the start of its step, often in the same group
+/// commit, reaches the step. Nothing else would tell it: no renewal comes by in this test.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_was_confirmed_leaves_nothing_running() {
+    let lease = std::time::Duration::from_secs(3600);
+    let bench = Setup { lease, workers: 8, ..Setup::default() }.open().await;
+    let bench = std::sync::Arc::new(bench);
+    let callers = (0..24).map(|caller| {
+        let bench = std::sync::Arc::clone(&bench);
+        tokio::spawn(async move {
+            for round in 0..40 {
+                let name = format!("s{caller}-{round}");
+                let id = bench.submit(json!([step(&name, "hang")])).await;
+                bench.engine.cancel(id, "enough").await.expect("cancelled");
+            }
+        })
+    });
+    for caller in futures_util::future::join_all(callers).await {
+        caller.expect("a caller");
+    }
+    bench.script.until_nothing_runs().await;
+    let depth = bench.engine.store().depth().await.expect("a store");
+    assert_eq!(depth, (0, 0));
+}
+
+/// The same for a job that an approval, or a repetition, has made due at this very moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_beside_an_approval_or_a_repetition_leaves_nothing_running() {
+    let lease = std::time::Duration::from_secs(3600);
+    let bench = Setup { lease, workers: 8, ..Setup::default() }.open().await;
+    let bench = std::sync::Arc::new(bench);
+    let callers = (0..16).map(|caller| {
+        let bench = std::sync::Arc::clone(&bench);
+        tokio::spawn(async move {
+            for round in 0..20 {
+                let name = format!("s{caller}-{round}");
+                let (id, approves) = match round % 2 {
+                    0 => (bench.submit(json!([step(&name, "dwell")])).await, true),
+                    _ => {
+                        bench.script.will(&name, vec![failed(FailureClass::UserError)]);
+                        let id = bench.submit(json!([step(&name, "hang")])).await;
+                        bench.until(id, JobStatus::Failed).await;
+                        (id, false)
+                    }
+                };
+                if approves {
+                    let kept = bench.until(id, JobStatus::AwaitingApproval).await;
+                    let hash = view::whole(&kept)["plan_hash"].as_str().map(str::to_owned);
+                    let hash = Hex::parse(&hash.expect("a hash")).expect("hex");
+                    let approve = bench.engine.approve(id, hash, Answer::Approve, "me");
+                    let cancel = bench.engine.cancel(id, "enough");
+                    let (_, cancelled) = tokio::join!(approve, cancel);
+                    cancelled.expect("cancelled");
+                } else {
+                    let again = bench.engine.retry(id).await.expect("repeated").id;
+                    bench.engine.cancel(again, "enough").await.expect("cancelled");
+                }
+            }
+        })
+    });
+    for caller in futures_util::future::join_all(callers).await {
+        caller.expect("a caller");
+    }
+    bench.script.until_nothing_runs().await;
+    assert_eq!(bench.engine.store().depth().await.expect("a store"), (0, 0));
+}
+
+/// Every question of a job can be answered, not only the first.
+#[tokio::test]
+async fn a_job_may_ask_more_than_once() {
+    let bench = bench().await;
+    bench.script.will("one", vec![uncertain(), uncertain()]);
+    bench.script.will("two", vec![uncertain()]);
+    let id = bench.submit(json!([step("one", "drop"), step("two", "drop")])).await;
+    let happened = |question| Answer::Happened(question, json!({"n": 1}));
+    let answers: [&dyn Fn(i64) -> Answer; 4] =
+        [&|_| Answer::Approve, &Answer::Run, &Answer::Run, &happened];
+    let mut asked = 0;
+    for answer in answers {
+        let is_new = |kept: &Kept| {
+            let state = &kept.job.state;
+            state.status == JobStatus::AwaitingApproval && state.entries > asked
+        };
+        let kept = bench.see(id, is_new).await;
+        let before = std::mem::replace(&mut asked, kept.job.state.entries);
+        let hash = view::whole(&kept)["plan_hash"].as_str().map(str::to_owned);
+        let hash = Hex::parse(&hash.expect("a hash")).expect("hex");
+        // An answer that is given twice does not answer the next question.
+        for late in [Answer::Run(before), happened(before)] {
+            let refused = bench.engine.approve(id, hash, late, "me").await;
+            assert!(matches!(refused, Err(Refused::Refusal(_))), "{refused:?}");
+        }
+        bench.engine.approve(id, hash, answer(asked), "me").await.expect("an answer that counts");
+    }
+    assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Completed);
+    assert_eq!(bench.script.ran(), ["one", "one", "one", "two"]);
+}
+
+/// A worker that panics gives its job up; nobody keeps the claim alive for it.
+#[tokio::test]
+async fn a_job_whose_worker_panicked_is_recovered() {
+    let bench = bench().await;
+    let id = bench.submit(json!([step("once", "panic")])).await;
+    let state = bench.ended(id).await.job.state;
+    assert_eq!((state.status, bench.script.ran().len()), (JobStatus::Completed, 2));
+}
+
+/// A cancel reaches a gear that is asked what became of an attempt.
+#[tokio::test]
+async fn a_cancel_reaches_a_gear_that_is_asked() {
+    let bench = bench().await;
+    bench.script.will("t", vec![uncertain()]);
+    let id = bench.submit(json!([step("t", "think")])).await;
+    bench.script.until_something_runs().await;
+    bench.engine.cancel(id, "enough").await.expect("under way");
+    bench.script.until_nothing_runs().await;
+    assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Cancelled);
 }

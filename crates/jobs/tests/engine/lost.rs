@@ -1,9 +1,10 @@
 //! Commits whose answer is lost, on PostgreSQL (jobs.md §4, traps.md 21): the engine finds out what
 //! became of them, and no step runs twice.
 
-use std::net::SocketAddr;
+use std::time::Duration;
 
 use semel_core::id::JobId;
+use semel_jobs::engine::{Asked, Refused};
 use semel_jobs::gear::{Ended, Output};
 use semel_jobs::life::JobStatus;
 use semel_testkit::proxy::{Fault, Proxy};
@@ -18,16 +19,34 @@ const RESULT: &str = "result-of-one";
 /// The worker's name: in the claim or the submission, whichever begins the first step.
 const WORKER: &str = "test-engine";
 
+async fn in_front_of(address: &str) -> Proxy {
+    let (_, rest) = address.rsplit_once('@').expect("a user");
+    let (server, _) = rest.split_once('/').expect("a database");
+    let found = tokio::net::lookup_host(server).await.expect("an address").next();
+    Proxy::start(found.expect("an address")).await
+}
+
+/// The address of the same database behind the proxy.
+fn through(proxy: &Proxy, address: &str) -> String {
+    let (front, rest) = address.rsplit_once('@').expect("a user");
+    let (_, database) = rest.split_once('/').expect("a database");
+    format!("{front}@{}/{database}", proxy.address())
+}
+
 /// An engine whose database is behind a proxy.
 async fn behind() -> (Proxy, Bench) {
+    behind_for(Setup::default().lease).await
+}
+
+pub(crate) async fn behind_for(lease: Duration) -> (Proxy, Bench) {
+    behind_as(Setup { lease, ..Setup::default() }).await
+}
+
+async fn behind_as(setup: Setup) -> (Proxy, Bench) {
     let address = servers::fresh_postgres().await;
-    let (front, rest) = address.rsplit_once('@').expect("a user");
-    let (server, database) = rest.split_once('/').expect("a database");
-    let found = tokio::net::lookup_host(server).await.expect("an address").next();
-    let proxy = Proxy::start(found.expect("an address")).await;
-    let near: SocketAddr = proxy.address();
-    let postgres = Some(format!("{front}@{near}/{database}"));
-    let bench = Setup { postgres, ..Setup::default() }.open().await;
+    let proxy = in_front_of(&address).await;
+    let postgres = Some(through(&proxy, &address));
+    let bench = Setup { postgres, ..setup }.open().await;
     (proxy, bench)
 }
 
@@ -71,4 +90,131 @@ async fn a_claim_that_was_lost_is_made_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_answer_was_lost_is_found() {
     cut(WORKER, Fault::CutAfter).await;
+}
+
+/// The move is there and nobody is told, for longer than it is looked for without a pause. What it
+/// would write again does not fit any more: the job must not hang over that.
+async fn away(needle: &str, fault: Fault) {
+    away_from(needle, fault, Setup::default().patience).await;
+}
+
+async fn away_from(needle: &str, fault: Fault, patience: Duration) {
+    let lease = Duration::from_secs(30);
+    let (proxy, bench) = behind_as(Setup { lease, patience, ..Setup::default() }).await;
+    bench.script.will("one", vec![Ended::Done(Output::Value(json!(RESULT)))]);
+    proxy.fail_next(needle, fault);
+    proxy.go_away_at_the_fault();
+    let submitted = bench.submit(json!([step("one", "pay"), step("two", "pay")]));
+    let come_back = async {
+        proxy.until_refused(12).await;
+        proxy.come_back();
+    };
+    let (id, ()) = tokio::join!(submitted, come_back);
+    is_done_once(&bench, id, &format!("{needle} {fault:?}, away")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_whose_answer_was_lost_in_an_outage_is_found() {
+    away(RESULT, Fault::CutAfter).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_was_lost_in_an_outage_is_written_again() {
+    away(RESULT, Fault::CutBefore).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_answer_was_lost_in_an_outage_is_found() {
+    away(WORKER, Fault::CutAfter).await;
+}
+
+/// The store gives up asking at once, and the worker asks on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_the_store_gave_up_is_found() {
+    away_from(RESULT, Fault::CutAfter, Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_the_store_gave_up_is_written_again() {
+    away_from(RESULT, Fault::CutBefore, Duration::ZERO).await;
+}
+
+/// An engine that cannot renew its claims stops what it runs before another engine begins it.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_renew_stops_before_another_begins() {
+    let address = servers::fresh_postgres().await;
+    let proxy = in_front_of(&address).await;
+    let lease = Duration::from_secs(4);
+    let far = Setup { postgres: Some(through(&proxy, &address)), lease, ..Setup::default() };
+    let far = far.open().await;
+    let id = far.submit(json!([step("once", "hang")])).await;
+    far.script.until_ran(1).await;
+    proxy.go_away();
+    let script = std::sync::Arc::clone(&far.script);
+    let near = Setup { postgres: Some(address), worker: "near", script, lease, ..Setup::default() };
+    let near = near.open().await;
+    // It is recovered by the other, and never runs at both.
+    near.script.until_ran(2).await;
+    assert_eq!(near.script.most_at_once(), 1, "two engines ran the same step");
+    proxy.come_back();
+    near.engine.cancel(id, "enough").await.expect("under way");
+    near.ended(id).await;
+    near.script.until_nothing_runs().await;
+}
+
+/// Nobody could be asked for longer than anybody waits: that is what is said, with the job's name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submission_that_nobody_can_tell_of_is_not_called_undone() {
+    let address = servers::fresh_postgres().await;
+    let proxy = in_front_of(&address).await;
+    let setup = Setup { postgres: Some(through(&proxy, &address)), ..Setup::default() };
+    let patience = Duration::from_millis(300);
+    let far = Setup { patience, lease: Duration::from_secs(60), ..setup }.open().await;
+    for key in [None, Some("k".to_owned())] {
+        proxy.fail_next(if key.is_some() { "\"two\"" } else { WORKER }, Fault::CutAfter);
+        proxy.go_away_at_the_fault();
+        let plan = Some(json!({"steps": [step("two", "echo")]}));
+        let refused = far.engine.submit(Asked { plan, key, ..Asked::default() }).await;
+        proxy.come_back();
+        let Err(Refused::Unknown(id, error)) = refused else { panic!("{refused:?}") };
+        let kept = far.engine.store().job(id).await.expect("a store");
+        assert!(kept.is_some(), "it is there, and its name was said: {error}");
+    }
+}
+
+/// An engine through a proxy that does what it should to the answer of its first claim, and a job
+/// that was cancelled before that answer comes. Nothing is run for it.
+async fn cancelled_before_its_claim_is_answered(fault: Fault, is_told: bool) {
+    let address = servers::fresh_postgres().await;
+    let proxy = in_front_of(&address).await;
+    let postgres = Some(through(&proxy, &address));
+    let other = Setup { postgres: Some(address), workers: 0, worker: "other", ..Setup::default() };
+    let other = other.open().await;
+    // The name goes with the claim, and its lease is so long that no look at it tells the engine.
+    proxy.fail_next("claims-it", fault);
+    let lease = Duration::from_secs(3600);
+    let bench = Setup { postgres, lease, worker: "claims-it", ..Setup::default() }.open().await;
+    let id = other.submit(json!([step("never", "hang")])).await;
+    proxy.until_fired(1).await;
+    other.see(id, |kept| kept.job.state.worker.is_some()).await;
+    other.engine.cancel(id, "enough").await.expect("under way");
+    if is_told {
+        bench.engine.stop_job(id);
+    }
+    proxy.let_go();
+    // Claimed behind it: what was claimed first is begun by then, or never.
+    let next = other.submit(json!([step("next", "echo")])).await;
+    assert_eq!(other.ended(next).await.job.state.status, JobStatus::Completed);
+    assert_eq!(bench.script.ran(), ["next"]);
+    assert_eq!(other.ended(id).await.job.state.status, JobStatus::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_a_job_whose_claim_is_not_answered_yet() {
+    cancelled_before_its_claim_is_answered(Fault::Hold, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_had_to_be_looked_up_is_not_begun_when_it_is_over() {
+    cancelled_before_its_claim_is_answered(Fault::Stall, false).await;
 }

@@ -2,10 +2,14 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod artifacts;
 mod breaker;
+mod children;
 mod groups;
+mod homes;
 mod life;
 mod lost;
 mod planning;
 mod support;
+mod sweep;
 mod time;

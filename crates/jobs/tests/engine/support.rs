@@ -1,7 +1,7 @@
 //! An engine over a file of its own, and a gear that does as the test says.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,9 @@ use semel_core::id::JobId;
 use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
 use semel_jobs::engine::{Asked, Engine, EngineOptions, Parts};
+use semel_jobs::gear::builtin::http::{Http, HttpSettings};
 use semel_jobs::gear::manifest::{Action, Manifest, Recovery, Risk};
+use semel_jobs::gear::net::Hosts;
 use semel_jobs::gear::registry::Registry;
 use semel_jobs::gear::{
     Call, Desk, Ended, Failure, FailureClass, Gear, Later, Output, Resolution, Stop, SubJob,
@@ -37,11 +39,24 @@ pub(crate) struct Script {
     ran: Mutex<Vec<String>>,
     fail: Mutex<BTreeMap<String, Vec<Ended>>>,
     changed: watch::Sender<()>,
+    /// Runs of `hang` that go on right now, and how many of one step ever did at once.
+    now: watch::Sender<(BTreeMap<String, u32>, u32)>,
+    /// What the gear says of earlier attempts; that they have not happened, without it.
+    known: Mutex<Option<Resolution>>,
+    /// How often it was asked.
+    asked: AtomicU64,
+    /// Gears that lack their secrets.
+    unready: Mutex<Vec<&'static str>>,
     /// What lets runs of `hold` go on.
     pub(crate) gate: watch::Sender<bool>,
 }
 
 impl Script {
+    /// The gear of this name has not what it needs.
+    pub(crate) fn lacks_secrets(&self, gear: &'static str) {
+        self.unready.lock().unwrap_or_else(PoisonError::into_inner).push(gear);
+    }
+
     pub(crate) fn ran(&self) -> Vec<String> {
         self.ran.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -49,6 +64,45 @@ impl Script {
     /// The next runs of this step end so.
     pub(crate) fn will(&self, step: &str, ends: Vec<Ended>) {
         self.fail.lock().unwrap_or_else(PoisonError::into_inner).insert(step.to_owned(), ends);
+    }
+
+    /// A run begins; it ends when what this gives is dropped.
+    fn runs(self: &Arc<Self>, step: &str) -> OneRun {
+        self.now.send_modify(|(now, most)| {
+            let count = now.entry(step.to_owned()).or_default();
+            *count += 1;
+            *most = (*most).max(*count);
+        });
+        OneRun(Arc::clone(self), step.to_owned())
+    }
+
+    /// How many runs of `hang` of one step ever went on at once.
+    pub(crate) fn most_at_once(&self) -> u32 {
+        self.now.borrow().1
+    }
+
+    /// Waits until a run of `hang` goes on.
+    pub(crate) async fn until_something_runs(&self) {
+        let mut now = self.now.subscribe();
+        let waiting = now.wait_for(|(now, _)| now.values().any(|count| *count > 0));
+        assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "nothing goes on");
+    }
+
+    /// Waits until no run of `hang` goes on.
+    pub(crate) async fn until_nothing_runs(&self) {
+        let mut now = self.now.subscribe();
+        let waiting = now.wait_for(|(now, _)| now.values().all(|count| *count == 0));
+        assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "something goes on");
+    }
+
+    /// What became of earlier attempts.
+    pub(crate) fn knows(&self, known: Resolution) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+    }
+
+    /// How often it was asked for that.
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
     }
 
     /// Waits until so many runs have begun.
@@ -60,9 +114,24 @@ impl Script {
     }
 }
 
+struct OneRun(Arc<Script>, String);
+
+impl Drop for OneRun {
+    fn drop(&mut self) {
+        self.0.now.send_modify(|(now, _)| {
+            if let Some(count) = now.get_mut(&self.1) {
+                *count -= 1;
+            }
+        });
+    }
+}
+
 struct TestGear {
     manifest: Manifest,
     script: Arc<Script>,
+    origin: Option<&'static str>,
+    /// Found out when it is asked for.
+    learned: Mutex<Option<String>>,
 }
 
 fn action(recovery: Recovery, risk: Risk) -> Action {
@@ -77,9 +146,37 @@ fn action(recovery: Recovery, risk: Risk) -> Action {
     }
 }
 
+/// One that thinks for as long as nobody stops it.
+fn think() -> Action {
+    Action { timeout: PATIENCE * 10, ..action(Recovery::Resolve, Risk::Low) }
+}
+
+/// One that says what it gives.
+fn bill() -> Action {
+    let paid = json!({"type": "object", "properties": {"paid": {"type": "boolean"}},
+        "required": ["paid"]});
+    Action { result: Some(paid), ..action(Recovery::Ask, Risk::Low) }
+}
+
 impl Gear for TestGear {
     fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    fn is_ready(&self) -> bool {
+        let unready = self.script.unready.lock().unwrap_or_else(PoisonError::into_inner);
+        !unready.contains(&self.manifest.id.as_str())
+    }
+
+    fn origin(&self) -> Option<String> {
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        learned.clone().or_else(|| self.origin.map(str::to_owned))
+    }
+
+    fn learn_origin(&self) -> Later<'_, ()> {
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        *learned = Some("mesh/learned".to_owned());
+        Box::pin(std::future::ready(()))
     }
 
     fn run<'a>(&'a self, call: Call, desk: Arc<dyn Desk>, mut stop: Stop) -> Later<'a, Ended> {
@@ -95,7 +192,11 @@ impl Gear for TestGear {
                 let mut fail = self.script.fail.lock().unwrap_or_else(PoisonError::into_inner);
                 fail.get_mut(&step).and_then(|ends| (!ends.is_empty()).then(|| ends.remove(0)))
             };
-            if call.action == "hang" {
+            if call.action == "panic" && self.script.ran().len() == 1 {
+                panic!("as it was told");
+            }
+            if matches!(call.action.as_str(), "hang" | "dwell") && planned.is_none() {
+                let _running = self.script.runs(&step);
                 stop.stopped().await;
                 let failure = Failure::new(FailureClass::Transient, "stopped", "stopped");
                 return Ended::Uncertain(failure);
@@ -115,8 +216,18 @@ impl Gear for TestGear {
         })
     }
 
-    fn resolve<'a>(&'a self, _: Call, _: Stop) -> Later<'a, Resolution> {
-        Box::pin(async { Resolution::NotDone })
+    fn resolve<'a>(&'a self, call: Call, mut stop: Stop) -> Later<'a, Resolution> {
+        self.script.asked.fetch_add(1, Ordering::SeqCst);
+        if call.action == "think" {
+            return Box::pin(async move {
+                let _running = self.script.runs("resolve");
+                self.script.changed.send_replace(());
+                stop.stopped().await;
+                Resolution::Unknown
+            });
+        }
+        let known = self.script.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::pin(async { known.unwrap_or(Resolution::NotDone) })
     }
 }
 
@@ -135,12 +246,42 @@ pub(crate) struct Setup {
     pub(crate) workers: usize,
     /// The address of a database; a file of its own when there is none.
     pub(crate) postgres: Option<String>,
+    /// The engine's name among those of a database.
+    pub(crate) worker: &'static str,
+    /// What the gear has done: several engines may share it.
+    pub(crate) script: Arc<Script>,
+    pub(crate) lease: Duration,
+    /// The engine's home, where several share a database.
+    pub(crate) home: Option<&'static str>,
+    /// As whom its gear acts.
+    pub(crate) origin: Option<&'static str>,
+    /// How long a stop waits for what runs.
+    pub(crate) shutdown: Duration,
+    /// Gears besides the usual one.
+    pub(crate) more: Vec<&'static str>,
+    /// How long the store asks what became of a write.
+    pub(crate) patience: Duration,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let clock = Arc::new(SystemClock::new());
-        Self { clock, planner: None, validator: None, workers: 64, postgres: None }
+        Self {
+            clock,
+            planner: None,
+            validator: None,
+            workers: 64,
+            postgres: None,
+            worker: "test-engine",
+            script: Arc::default(),
+            // Upkeep comes by as often.
+            lease: Duration::from_secs(1),
+            home: None,
+            origin: None,
+            shutdown: PATIENCE,
+            more: Vec::new(),
+            patience: PATIENCE,
+        }
     }
 }
 
@@ -148,18 +289,29 @@ pub(crate) async fn bench() -> Bench {
     Setup::default().open().await
 }
 
-fn test_gear(script: &Arc<Script>) -> Arc<TestGear> {
+fn test_gear(id: &str, script: &Arc<Script>, origin: Option<&'static str>) -> Arc<TestGear> {
     let actions = BTreeMap::from([
         ("echo".to_owned(), action(Recovery::Idempotent, Risk::Low)),
         ("hold".to_owned(), action(Recovery::Idempotent, Risk::Low)),
         ("sub".to_owned(), action(Recovery::Idempotent, Risk::Low)),
         ("pay".to_owned(), action(Recovery::Ask, Risk::Low)),
         ("check".to_owned(), action(Recovery::Resolve, Risk::Low)),
+        ("bill".to_owned(), bill()),
         ("hang".to_owned(), action(Recovery::Idempotent, Risk::Low)),
+        ("panic".to_owned(), action(Recovery::Idempotent, Risk::Low)),
+        ("think".to_owned(), think()),
         ("drop".to_owned(), action(Recovery::Ask, Risk::Critical)),
+        ("dwell".to_owned(), action(Recovery::Ask, Risk::Critical)),
     ]);
-    let manifest = Manifest { id: "test".to_owned(), version: "1".to_owned(), actions };
-    Arc::new(TestGear { manifest, script: Arc::clone(script) })
+    let manifest = Manifest { id: id.to_owned(), version: "1".to_owned(), actions };
+    let learned = Mutex::default();
+    Arc::new(TestGear { manifest, script: Arc::clone(script), origin, learned })
+}
+
+/// Servers of a test may be asked.
+fn loopback() -> HttpSettings {
+    let private_hosts = Hosts::new(["127.0.0.1".to_owned()]);
+    HttpSettings { private_hosts, ..HttpSettings::default() }
 }
 
 fn on_file(folder: &Path, now: UnixMs) -> (Store, registrar::Store) {
@@ -175,12 +327,15 @@ fn on_file(folder: &Path, now: UnixMs) -> (Store, registrar::Store) {
     (Store::Sqlite(SqliteStore::new(file)), registrar::Store::Sqlite(registrar))
 }
 
-async fn on_postgres(address: &str, now: UnixMs) -> (Store, registrar::Store) {
+async fn on_postgres(address: &str, now: UnixMs, patience: Duration) -> (Store, registrar::Store) {
     let migrations = [postgres::MIGRATIONS, registrar::postgres::MIGRATIONS];
     let pool = Postgres::open(PostgresOptions::new(address), &migrations, now.0).await;
     let pool = pool.expect("a database");
     let registrar = registrar::PostgresStore::new(pool.clone());
-    (Store::Postgres(PostgresStore::new(pool)), registrar::Store::Postgres(registrar))
+    (
+        Store::Postgres(PostgresStore::with_patience(pool, patience)),
+        registrar::Store::Postgres(registrar),
+    )
 }
 
 impl Setup {
@@ -189,7 +344,7 @@ impl Setup {
         let clock = self.clock;
         let (store, registrar_store) = match &self.postgres {
             None => on_file(folder.path(), clock.wall()),
-            Some(address) => on_postgres(address, clock.wall()).await,
+            Some(address) => on_postgres(address, clock.wall(), self.patience).await,
         };
         let numbers = Arc::new(AtomicU64::new(1));
         let nonces = Arc::clone(&numbers);
@@ -200,9 +355,12 @@ impl Setup {
             Some(KeyPair::from_secret(&[7; 32])),
         );
         let registrar = Arc::new(started.await.expect("a registrar"));
-        let script = Arc::new(Script::default());
+        let script = self.script;
         let gears = Arc::new(Registry::default());
-        gears.put(test_gear(&script), true).expect("good schemas");
+        for id in std::iter::once("test").chain(self.more) {
+            gears.put(test_gear(id, &script, self.origin), true).expect("good schemas");
+        }
+        gears.put(Arc::new(Http::new(loopback())), true).expect("good schemas");
         let entropy = Box::new(move || u128::from(numbers.fetch_add(1, Ordering::SeqCst)));
         let parts = Parts {
             store,
@@ -212,12 +370,11 @@ impl Setup {
             validator: self.validator,
             mint: Arc::new(IdMint::new(Arc::clone(&clock), entropy)),
             clock,
-            random: Arc::new(|| 0),
+            random: Arc::new(|| getrandom::u64().expect("the system has entropy")),
         };
-        let mut options = EngineOptions::new("test-engine", folder.path().join("work"));
-        options.workers = self.workers;
-        // Upkeep comes by as often.
-        options.lease = Duration::from_secs(1);
+        let mut options = EngineOptions::new(self.worker, folder.path().join("work"));
+        (options.workers, options.lease) = (self.workers, self.lease);
+        (options.home, options.shutdown) = (self.home.map(str::to_owned), self.shutdown);
         let engine = Engine::open(parts, options).await.expect("an engine");
         engine.work();
         Bench { engine, script, folder }
@@ -244,6 +401,11 @@ impl Bench {
         let file = rusqlite::Connection::open(self.folder.path().join("jobs.db"));
         let file = file.expect("a database");
         file.query_row(sql, [], |row| row.get(0)).expect("a number")
+    }
+
+    /// Where its jobs have their files.
+    pub(crate) fn workspaces(&self) -> PathBuf {
+        self.folder.path().join("work")
     }
 
     /// Waits until a job is as it should be.

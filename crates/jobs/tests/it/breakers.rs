@@ -13,7 +13,7 @@ const PROBE: Duration = Duration::from_secs(60);
 const LATER: UnixMs = UnixMs(NOW.0 + 30_000);
 
 async fn open(world: &World) {
-    let row = world.store.breaker_note("web.get", vec![Run::Failed; 5], NOW).await.unwrap();
+    let row = world.store.breaker_note("web.get", vec![Run::Failed; 5], None, NOW).await.unwrap();
     assert!(row.changed && row.breaker.state == BreakerState::Open);
 }
 
@@ -24,17 +24,28 @@ pub(crate) async fn one_probe_of_many(world: &World) {
     assert_eq!(admit(NOW).await.unwrap(), Admission::Held(LATER));
     let many = join_all((0..16).map(|_| admit(LATER))).await;
     let many: Vec<Admission> = many.into_iter().map(Result::unwrap).collect();
-    let probes = many.iter().filter(|said| **said == Admission::Probe).count();
-    assert_eq!(probes, 1, "{many:?}");
-    let row = world.store.breaker_note("web.get", vec![Run::Succeeded], LATER).await.unwrap();
+    let probes = many.iter().filter(|said| **said == Admission::Probe(1)).count();
+    let held = many.iter().filter(|said| matches!(said, Admission::Held(_))).count();
+    assert_eq!((probes, held), (1, 15), "{many:?}");
+    let note = |run, probe| world.store.breaker_note("web.get", vec![run], probe, LATER);
+    for (run, probe) in [(Run::Succeeded, None), (Run::Failed, None), (Run::Succeeded, Some(7))] {
+        let row = note(run, probe).await.unwrap();
+        let state = row.breaker.state;
+        assert!(!row.changed && state == BreakerState::HalfOpen, "{run:?} of {probe:?}: {state}");
+    }
+    let row = note(Run::Succeeded, Some(1)).await.unwrap();
     assert!(row.changed && row.breaker.state == BreakerState::Closed);
     assert_eq!(admit(LATER).await.unwrap(), Admission::Through);
     // Notes of many at once are all counted.
-    let notes = (0..10).map(|_| world.store.breaker_note("b", vec![Run::Succeeded], NOW));
+    let notes = (0..10).map(|_| world.store.breaker_note("b", vec![Run::Succeeded], None, NOW));
     join_all(notes).await.into_iter().for_each(|note| drop(note.unwrap()));
     let rows = world.store.breakers().await.unwrap();
     let windows: Vec<_> = rows.iter().map(|row| (&*row.action, row.breaker.window.len())).collect();
     assert_eq!(windows, [("b", 10), ("web.get", 0)]);
+    // What nobody has asked or told anything for long is forgotten.
+    assert_eq!(world.store.breakers_forget(LATER).await.unwrap(), 1);
+    let rows = world.store.breakers().await.unwrap();
+    assert_eq!(rows.iter().map(|row| &*row.action).collect::<Vec<_>>(), ["web.get"]);
 }
 
 pub(crate) async fn a_closed_breaker_lets_those_go_that_wait(world: &World) {

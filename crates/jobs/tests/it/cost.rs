@@ -58,7 +58,7 @@ async fn a_claim_is_flat(world: &World) {
     plant(world, "100000", "'one'", "FALSE").await;
     assert_eq!(spent(world, 1).await, few);
     assert_eq!(spent(world, 64).await, few);
-    assert!(world.store.anything_due(NOW).await.unwrap());
+    assert!(world.store.anything_due(NOW, Vec::new(), None).await.unwrap());
     assert!(world.store.depth().await.unwrap().0 > 99_000);
 }
 

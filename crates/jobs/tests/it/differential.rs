@@ -1,6 +1,7 @@
 //! Arbitrary sequences of operations: both stores give equal answers and leave equal rows.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -193,14 +194,24 @@ impl Pair {
             return;
         }
         let to = if self.dice.one_in(2) { JobStatus::Cancelled } else { JobStatus::Executing };
-        let said = self
-            .both("person", |store| async move { store.person(id, None, word(from, to)).await });
+        let word = word(from, to);
+        let said = self.both("person", |store: Store| {
+            let word = Arc::clone(&word);
+            async move { store.person(id, None, word).await }
+        });
         let _: Wrote = said.await;
     }
 
     async fn breaker(&mut self) {
         let (action, now) = (format!("a{}", self.dice.roll(2)), self.now);
-        let run = if self.dice.one_in(3) { Run::Succeeded } else { Run::Failed };
+        let run = match self.dice.roll(6) {
+            0 | 1 => Run::Succeeded,
+            2 => Run::Broke,
+            3 => Run::Refused,
+            _ => Run::Failed,
+        };
+        // Now and then it is the one that decides.
+        let probe = (!self.dice.one_in(3)).then(|| i64::try_from(self.dice.roll(4)).unwrap());
         match self.dice.roll(6) {
             0 => {
                 let close = |store: Store| {
@@ -212,7 +223,7 @@ impl Pair {
             1..=3 => {
                 let note = |store: Store| {
                     let action = action.clone();
-                    async move { store.breaker_note(&action, vec![run; 3], now).await }
+                    async move { store.breaker_note(&action, vec![run; 3], probe, now).await }
                 };
                 self.both("note", note).await;
             }
@@ -230,10 +241,10 @@ impl Pair {
     async fn renew(&mut self) {
         let held = self.held.iter().filter(|_| self.dice.one_in(2));
         let held: Vec<(JobNo, i64)> = held.map(|k| (k.job.no, k.job.state.fence)).collect();
-        let until = UnixMs(self.now.0 + 15_000);
+        let (now, until) = (self.now, UnixMs(self.now.0 + 15_000));
         let renew = |store: Store| {
             let held = held.clone();
-            async move { store.renew(held, until).await }
+            async move { store.renew(held, Duration::from_secs(15), now).await }
         };
         let lost = self.both("renew", renew).await;
         self.held.retain(|kept| !lost.contains(&kept.job.no));
@@ -259,7 +270,8 @@ impl Pair {
         };
         self.both("list", ask).await;
         self.both("depth", async |store: Store| store.depth().await).await;
-        self.both("due", async |store: Store| store.anything_due(now).await).await;
+        self.both("due", async |store: Store| store.anything_due(now, Vec::new(), None).await)
+            .await;
         self.both("patterns", async |store: Store| store.patterns(UnixMs(0)).await).await;
         self.both("expired", async |store: Store| store.expired(now, 5).await).await;
         let class = self.dice.pick(FailureClass::ALL).unwrap();
@@ -291,6 +303,7 @@ async fn sequence(seed: u64) -> u32 {
     let mut pair = Pair { seed, sqlite, postgres, dice: Dice(seed), now: NOW, submitted, held };
     for _ in 0..OPERATIONS {
         pair.now = UnixMs(pair.now.0 + pair.dice.roll(2_000).cast_signed());
+        pair.postgres.set_time(pair.now).await;
         match pair.dice.roll(100) {
             0..=24 => pair.submit().await,
             25..=44 => pair.claim().await,

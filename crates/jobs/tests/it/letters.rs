@@ -1,9 +1,10 @@
 //! Lists, dead letters, and what is too old.
 
 use semel_core::clock::UnixMs;
+use semel_core::hex::Hex;
 use semel_jobs::gear::FailureClass;
 use semel_jobs::life::JobStatus;
-use semel_jobs::store::{JobNo, List, NewJob, Pattern};
+use semel_jobs::store::{JobNo, List, NewJob, Pattern, Submitted};
 
 use crate::support::{NOW, World, completed, id, in_conversation, moved, new_job, started};
 
@@ -156,4 +157,38 @@ pub(crate) async fn a_ledger_is_read_from_anywhere(world: &World) {
     let first = world.store.ledger(id(1), 0, 1).await.unwrap().unwrap();
     assert_eq!(first.lines[0].line.detail, "{\"status\":\"pending\",\"source\":\"api\"}");
     assert_eq!(world.store.ledger(id(2), 0, 1).await.unwrap(), None);
+}
+
+/// What was asked for under a key is asked for once, also when nothing else is known of it.
+pub(crate) async fn a_key_outlives_its_job(world: &World) {
+    let keyed = |number, fingerprint| NewJob {
+        key: Some("k".to_owned()),
+        fingerprint: Hex([fingerprint; 32]),
+        ..new_job(number)
+    };
+    world.made(keyed(1, 1)).await;
+    let ended = moved(&world.kept(id(1)).await, JobStatus::Completed, NOW);
+    world.store.advance(ended).await.unwrap();
+    assert_eq!(world.store.sweep(UnixMs(NOW.0 + 1), 9).await.unwrap(), [id(1)]);
+    assert_eq!(world.store.job(id(1)).await.unwrap(), None);
+    let same = world.store.submit(keyed(2, 1)).await.unwrap();
+    assert_eq!(same, Submitted::There(id(1), JobStatus::Completed));
+    assert_eq!(world.store.submit(keyed(3, 2)).await.unwrap(), Submitted::Reused(id(1)));
+    assert_eq!(world.count("SELECT count(*) FROM jobs.job").await, 0);
+}
+
+/// What happened stays as it was told, whoever writes to the database, for as long as the job does.
+pub(crate) async fn a_ledger_is_only_added_to(world: &World) {
+    world.made(new_job(1)).await;
+    let claimed = world.claim("w", 1, NOW).await;
+    world.finish(&claimed[0], NOW).await;
+    let lines = world.count("SELECT count(*) FROM jobs.ledger").await;
+    assert!(lines > 0);
+    for sql in ["UPDATE jobs.ledger SET at = 7", "DELETE FROM jobs.ledger"] {
+        let refused = world.refusal(sql).await;
+        assert!(refused.contains("only added to"), "{sql}: {refused}");
+    }
+    assert_eq!(world.count("SELECT count(*) FROM jobs.ledger").await, lines);
+    assert_eq!(world.store.sweep(UnixMs(NOW.0 + 1), 9).await.unwrap(), [id(1)]);
+    assert_eq!(world.count("SELECT count(*) FROM jobs.ledger").await, 0);
 }

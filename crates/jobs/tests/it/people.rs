@@ -15,7 +15,7 @@ use semel_registrar::envelope::{Envelope, validate};
 use semel_registrar::grant::{Grant, Nonce};
 use semel_registrar::store::{Attempt, JOBS_DOMAIN};
 
-use crate::support::{Database, NOW, World, after, id, in_conversation, moved, new_job};
+use crate::support::{Database, NOW, World, after, id, in_conversation, moved, new_fence, new_job};
 
 /// The approval of a plan, in the domain that is open from the beginning.
 pub(crate) fn approval(run: &str) -> Box<Attempt> {
@@ -44,14 +44,15 @@ pub(crate) async fn issue(database: &Database) {
     store.grant_issue(&approval("r1").grant, NOW).await.unwrap();
 }
 
-/// Moves the job there and raises the fence, if it stands here.
+/// Moves the job there under a fence of its own, if it stands here.
 pub(crate) fn word(from: JobStatus, to: JobStatus) -> Answering {
+    let fence = new_fence();
     Arc::new(move |kept| {
         if kept.job.state.status != from {
             return Err(Refusal::new(Code::InvalidField, "it stands elsewhere"));
         }
         let mut advance = moved(kept, to, NOW);
-        advance.state.fence += 1;
+        advance.state.fence = fence;
         advance.state.due_at = (!to.is_terminal()).then_some(UnixMs(0));
         Ok(advance)
     })
@@ -96,7 +97,7 @@ pub(crate) async fn a_word_stops_the_worker(world: &World) {
     let cancel = word(JobStatus::Validating, JobStatus::Cancelled);
     let said = world.store.person(id(1), None, cancel).await.unwrap();
     let Wrote::Written(advance) = said else { panic!("{said:?}") };
-    assert_eq!(advance.state.fence, 2);
+    assert_ne!(advance.state.fence, worker.job.state.fence);
     let late = moved(&worker, JobStatus::Executing, NOW);
     assert_eq!(world.store.advance(late).await.unwrap(), Advanced::Lost);
     assert_eq!(world.kept(id(1)).await.job.state.status, JobStatus::Cancelled);

@@ -4,14 +4,9 @@ use futures_util::future::join_all;
 use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
 use semel_jobs::life::JobStatus;
-use semel_jobs::store::{Advanced, Job, Kept, NewJob, PostgresStore, Store, Submitted};
-use semel_testkit::proxy::{Fault, Proxy};
-use serde_json::json;
+use semel_jobs::store::{Job, Kept, NewJob, Submitted};
 
-use crate::support::{
-    Database, NOW, World, begin, claim_of, id, in_conversation, moved, new_job, on_postgres,
-    postgres_at, started,
-};
+use crate::support::{NOW, World, begin, claim_of, id, in_conversation, moved, new_job, started};
 
 fn keyed(number: u128, key: &str, fingerprint: u8) -> NewJob {
     let key = Some(key.to_owned());
@@ -113,7 +108,7 @@ pub(crate) async fn one_bad_submission_spoils_no_other(world: &World) {
 /// Submits it with its first move, as an engine that has room for so many others; whether it began.
 async fn begun(world: &World, new: NewJob, room: usize) -> (Submitted, bool) {
     let (fresh, may) = (new.fresh(), world.store.begins_at_once(&new));
-    let mut first = begin()(&fresh, &claim_of("w", 1, NOW));
+    let mut first = begin()(&fresh, &claim_of("w", 1, NOW)).expect("a move");
     first.started = vec![started("fetch", 1, 1)];
     let (said, no) = world.store.submit_begun(new, first.clone(), room).await.unwrap();
     assert!(no.is_none() || may);
@@ -144,6 +139,7 @@ pub(crate) async fn a_job_begins_as_it_comes_unless_others_wait(world: &World) {
     let claimed = world.claim("w", 9, NOW).await;
     assert_eq!(claimed.iter().map(|job| job.before.job.id).collect::<Vec<_>>(), [id(5), id(6)]);
     assert_eq!(begun(world, new_job(7), 0).await, made);
+    world.set_time(UnixMs(NOW.0 + 60_000)).await;
     let late = NewJob { now: UnixMs(NOW.0 + 60_000), ..new_job(8) };
     assert_eq!(begun(world, late, 4).await, waits, "five leases of dead workers are over");
 }
@@ -158,53 +154,4 @@ pub(crate) async fn nobody_waits_for_whom_there_is_room(world: &World) {
     let many = (10..74).map(|number| begun(world, new_job(number), 64));
     assert_eq!(join_all(many).await, vec![made; 64]);
     assert_eq!(world.claim("other", 99, NOW).await.len(), 4, "only those that waited");
-}
-
-/// The same database through somebody who loses answers.
-async fn behind_a_proxy() -> (World, Proxy, Store) {
-    let world = on_postgres().await;
-    let Database::Postgres(_, address) = &world.database else { panic!("not PostgreSQL") };
-    let (front, rest) = address.rsplit_once('@').expect("a user");
-    let (host, database) = rest.split_once('/').expect("a database");
-    let server = tokio::net::lookup_host(host).await.unwrap().next().unwrap();
-    let proxy = Proxy::start(server).await;
-    let through = format!("{front}@{}/{database}", proxy.address());
-    let store = Store::Postgres(PostgresStore::new(postgres_at(&through).await));
-    (world, proxy, store)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_beginning_whose_answer_was_lost_is_looked_up() {
-    let (world, proxy, far) = behind_a_proxy().await;
-    for (number, fault) in [(1, Fault::CutAfter), (2, Fault::CutBefore)] {
-        let new = new_job(number);
-        let first = begin()(&new.fresh(), &claim_of("unlucky", 1, NOW));
-        proxy.fail_next("unlucky", fault);
-        let (said, no) = far.submit_begun(new, first.clone(), 9).await.unwrap();
-        assert_eq!((said, proxy.fired()), (Submitted::Made, usize::try_from(number).unwrap()));
-        let job = world.kept(id(number)).await.job;
-        // What was written was begun and has this number; what was not was taken in again.
-        let written = fault == Fault::CutAfter;
-        assert_eq!(no, written.then_some(job.no), "{fault:?}");
-        assert_eq!(job.state.worker.is_some(), written, "{fault:?}");
-    }
-    assert_eq!(world.count("SELECT count(*) FROM jobs.job").await, 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_move_whose_answer_was_lost_is_looked_up() {
-    let (world, proxy, far) = behind_a_proxy().await;
-    for (number, fault) in [(1, Fault::CutAfter), (2, Fault::CutBefore)] {
-        world.made(new_job(number)).await;
-        world.claim("w", 1, NOW).await;
-        let mut ended = moved(&world.kept(id(number)).await, JobStatus::Completed, NOW);
-        ended.lines[0].detail = json!({"said": "unlucky"}).to_string();
-        proxy.fail_next("unlucky", fault);
-        assert_eq!(far.advance(ended.clone()).await.unwrap(), Advanced::Written, "{fault:?}");
-        assert_eq!(proxy.fired(), usize::try_from(number).unwrap());
-        let kept = world.kept(id(number)).await;
-        assert_eq!(kept.job.state, ended.state, "{fault:?}");
-        assert_eq!(far.advance(ended).await.unwrap(), Advanced::Lost, "once");
-    }
-    assert_eq!(world.count("SELECT count(*) FROM jobs.ledger").await, 4);
 }

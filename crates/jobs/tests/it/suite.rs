@@ -42,8 +42,10 @@ const CASES: &[Case<World>] = cases![
     letters::pages_and_filters,
     letters::patterns_count_by_class_and_action,
     letters::old_jobs_go_and_a_repeated_one_stays,
+    letters::a_key_outlives_its_job,
     letters::expired_and_failed_are_found_in_order,
     letters::a_ledger_is_read_from_anywhere,
+    letters::a_ledger_is_only_added_to,
 ];
 
 #[tokio::test(flavor = "multi_thread")]

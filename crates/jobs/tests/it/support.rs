@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use semel_core::clock::UnixMs;
@@ -52,13 +53,35 @@ pub(crate) async fn postgres_at(address: &str) -> Postgres {
 }
 
 pub(crate) async fn on_postgres() -> World {
-    let address = servers::fresh_postgres().await;
-    let pool = postgres_at(&address).await;
-    let store = Store::Postgres(PostgresStore::new(pool.clone()));
-    World { store, database: Database::Postgres(pool, address) }
+    on_postgres_at(servers::fresh_postgres().await).await
 }
 
+/// In a database that is there already.
+pub(crate) async fn on_postgres_at(address: String) -> World {
+    let pool = postgres_at(&address).await;
+    let store = Store::Postgres(PostgresStore::new(pool.clone()));
+    let world = World { store, database: Database::Postgres(pool, address) };
+    world.plant(TEST_CLOCK).await;
+    world.set_time(NOW).await;
+    world
+}
+
+/// The server's time is what a table says.
+const TEST_CLOCK: &str = "
+    CREATE TABLE jobs.test_clock (at BIGINT NOT NULL);
+    INSERT INTO jobs.test_clock VALUES (0);
+    CREATE OR REPLACE FUNCTION jobs.now_ms() RETURNS BIGINT LANGUAGE plpgsql STABLE AS
+        $$ BEGIN RETURN (SELECT at FROM jobs.test_clock); END $$";
+
 impl World {
+    /// A store that others share goes by its own clock, which is set here.
+    pub(crate) async fn set_time(&self, now: UnixMs) {
+        if let Database::Postgres(pool, _) = &self.database {
+            let sql = "UPDATE jobs.test_clock SET at = $1 WHERE at <> $1";
+            pool.write(sql, &[&now.0]).await.unwrap();
+        }
+    }
+
     /// Runs SQL written for PostgreSQL's schema, behind the store's back.
     pub(crate) async fn plant(&self, sql: &str) {
         match &self.database {
@@ -71,6 +94,24 @@ impl World {
                 let (client, connection) = connected.unwrap();
                 tokio::spawn(connection);
                 client.batch_execute(sql).await.unwrap();
+            }
+        }
+    }
+
+    /// Why a change behind the store's back is not made.
+    pub(crate) async fn refusal(&self, sql: &str) -> String {
+        match &self.database {
+            Database::Sqlite(file, _) => {
+                let sql = sql.replace("jobs.", "");
+                let refused = file.write(move |tx| Ok(tx.execute_batch(&sql)?)).await;
+                refused.expect_err("it was made").chain()
+            }
+            Database::Postgres(_, address) => {
+                let connected = tokio_postgres::connect(address, tokio_postgres::NoTls).await;
+                let (client, connection) = connected.unwrap();
+                tokio::spawn(connection);
+                let refused = client.batch_execute(sql).await.expect_err("it was made");
+                refused.as_db_error().expect("an error of the server").message().to_owned()
             }
         }
     }
@@ -99,6 +140,7 @@ impl World {
     }
 
     pub(crate) async fn claim(&self, worker: &str, limit: u32, now: UnixMs) -> Vec<Claimed> {
+        self.set_time(now).await;
         self.store.claim(claim_of(worker, limit, now), begin()).await.unwrap().jobs
     }
 
@@ -129,6 +171,7 @@ pub(crate) fn new_job(number: u128) -> NewJob {
         key: None,
         fingerprint: Hex([1; 32]),
         dedup: None,
+        home: None,
         now: NOW,
     }
 }
@@ -138,7 +181,14 @@ pub(crate) fn in_conversation(number: u128, conversation: &str) -> NewJob {
 }
 
 pub(crate) fn claim_of(worker: &str, limit: u32, now: UnixMs) -> Claim {
-    Claim { worker: worker.to_owned(), lease_until: now.saturating_add(LEASE), limit, now }
+    let (worker, fence) = (worker.to_owned(), new_fence());
+    Claim { worker, fence, lease: LEASE, limit, held: Vec::new(), home: None, now }
+}
+
+/// A number that nobody has drawn yet, as an engine would.
+pub(crate) fn new_fence() -> i64 {
+    static DRAWN: AtomicI64 = AtomicI64::new(1);
+    DRAWN.fetch_add(1, Ordering::SeqCst)
 }
 
 /// As an engine begins: a first claim leads on, a later one stays where the job stands.
@@ -153,22 +203,22 @@ pub(crate) fn begin() -> Begin {
         let to = if state.status == JobStatus::Pending { first } else { state.status };
         let mut advance = moved(kept, to, claim.now);
         let died = state.worker.is_some();
-        advance.state.fence += 1;
+        advance.state.fence = claim.fence;
         advance.state.worker = Some(claim.worker.clone());
         advance.state.deaths += u32::from(died);
-        advance.state.due_at = Some(claim.lease_until);
+        advance.state.due_at = Some(claim.lease_until());
         advance.state.held_by = None;
         advance.state.started_at = state.started_at.or(Some(claim.now));
         if advance.state.deaths >= 3 {
-            return died_over(kept, claim);
+            return Some(died_over(kept, claim));
         }
-        advance
+        Some(advance)
     })
 }
 
 fn died_over(kept: &Kept, claim: &Claim) -> Advance {
     let mut advance = moved(kept, JobStatus::Failed, claim.now);
-    advance.state.fence += 1;
+    advance.state.fence = claim.fence;
     advance
 }
 
@@ -218,6 +268,7 @@ pub(crate) fn started(step: &str, fingerprint: u8, attempts: u32) -> Started {
         action: "get".to_owned(),
         fingerprint: Hex([fingerprint; 32]),
         attempts,
+        via: None,
     }
 }
 

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::next::{Scope, Step, steps};
+use crate::next::steps;
+use crate::scope::Scope;
 use crate::state::{Broken, State};
+use crate::step::Step;
 
 /// How an exploration ended.
 #[derive(Debug)]

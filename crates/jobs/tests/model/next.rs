@@ -1,160 +1,22 @@
-//! What can happen next, and the rules as switches. A rule that is off is replaced by what a
-//! plausible wrong implementation does; its comment names that mistake.
+//! What can happen next.
 
 use semel_jobs::dispatch::{Attempts, Content, Dispatch, Logged, dispatch};
 use semel_jobs::gear::manifest::Recovery;
 use semel_jobs::life::{JobEvent, JobStatus, next};
 use semel_jobs::limits::{ATTEMPTS_MAX, DEATHS_MAX};
 
-use crate::state::{Broken, Due, Log, Phase, RECOVERY, STEPS, State, WORKERS, Worker};
-
-/// One switch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
-    /// Off: a worker's write does not name the fence.
-    WritesNameTheFence,
-    /// Off: a claim leaves the fence as it is.
-    ClaimRaisesTheFence,
-    /// Off: a person's word leaves the fence as it is.
-    PersonRaisesTheFence,
-    /// Off: a lease that is not over keeps nobody from claiming.
-    LeaseIsKept,
-    /// Off: only what has no worker is claimed.
-    DeadAreFollowed,
-    /// Off: a step is written down when it has ended.
-    StartedFirst,
-    /// Off: a step that was begun by somebody who is gone counts as one that failed.
-    BegunIsUncertain,
-    /// Off: a step that was begun by somebody who is gone counts as one that was done.
-    BegunIsNotDone,
-    /// Off: whoever takes a job over begins with its first step.
-    DoneIsDone,
-    /// Off: what declares `resolve` is run again without being asked.
-    GearIsAsked,
-    /// Off: nobody counts the dead.
-    DeathsAreCounted,
-    /// Off: a lease is renewed by whoever asks.
-    RenewalNamesTheFence,
-    /// Off: a job that was approved waits for nothing, and nobody looks.
-    ApprovedIsDue,
-    /// Off: a write of which nothing was heard counts as none, and its step is run again.
-    UnheardIsLookedUp,
-    /// Off: a job that pauses keeps its worker.
-    PauseLetsGo,
-}
-
-impl Rule {
-    pub(crate) const ALL: [Self; 15] = [
-        Self::WritesNameTheFence,
-        Self::ClaimRaisesTheFence,
-        Self::PersonRaisesTheFence,
-        Self::LeaseIsKept,
-        Self::DeadAreFollowed,
-        Self::StartedFirst,
-        Self::BegunIsUncertain,
-        Self::BegunIsNotDone,
-        Self::DoneIsDone,
-        Self::GearIsAsked,
-        Self::DeathsAreCounted,
-        Self::RenewalNamesTheFence,
-        Self::ApprovedIsDue,
-        Self::UnheardIsLookedUp,
-        Self::PauseLetsGo,
-    ];
-}
-
-/// Which rules are on.
-pub(crate) struct Scope {
-    off: Option<Rule>,
-}
-
-impl Scope {
-    pub(crate) fn design() -> Self {
-        Self { off: None }
-    }
-
-    pub(crate) fn without(rule: Rule) -> Self {
-        Self { off: Some(rule) }
-    }
-
-    fn on(&self, rule: Rule) -> bool {
-        self.off != Some(rule)
-    }
-}
-
-/// How a gear's work ended, as its worker saw it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    Done,
-    /// The gear said no, and nothing has happened.
-    Failed,
-    /// The gear is gone without a word.
-    Lost,
-}
-
-/// What a gear says of an earlier attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    Done,
-    NotDone,
-    Unknown,
-}
-
-/// Something that happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// A worker claims the job, and makes its first move.
-    Claim {
-        who: usize,
-    },
-    /// Its lease is made longer, or it hears that the job is lost and stops its gear.
-    Renew {
-        who: usize,
-        held: bool,
-    },
-    /// The gear does what it is for.
-    Effect {
-        who: usize,
-    },
-    /// It writes how the step ended, together with what follows.
-    Record {
-        who: usize,
-        end: End,
-        written: bool,
-    },
-    /// The same, and the answer is lost.
-    RecordUnheard {
-        who: usize,
-        end: End,
-    },
-    /// It finds out.
-    Settle {
-        who: usize,
-    },
-    /// It writes what the gear says of an earlier attempt, together with what follows.
-    Resolved {
-        who: usize,
-        told: Told,
-        written: bool,
-    },
-    /// The process dies, and the kernel kills its gears.
-    Crash {
-        who: usize,
-    },
-    /// The engine stops: its gear is stopped, and the claim given back.
-    LetGo {
-        who: usize,
-    },
-    /// A lease or a pause is over.
-    TimePasses,
-    Cancel,
-    SayHappened,
-    SayRun,
-}
+use crate::scope::{Losses, Rule, Scope};
+use crate::state::{
+    Broken, Due, Log, Person, Phase, RECOVERY, STEPS, State, WORKERS, Word, Worker,
+};
+use crate::step::{End, Step, Told};
 
 /// Everything that can happen in this state.
 pub(crate) fn steps(from: &State, scope: &Scope, found: &mut Vec<(Step, State)>) {
     found.clear();
+    if !from.row.made {
+        return submits(from, scope, found);
+    }
     for who in 0..WORKERS {
         match from.workers[who].phase {
             Phase::Idle => claims(from, scope, who, found),
@@ -164,28 +26,61 @@ pub(crate) fn steps(from: &State, scope: &Scope, found: &mut Vec<(Step, State)>)
                 worker.phase = Phase::Acted;
                 let count = &mut to.effects[usize::from(worker.step)];
                 *count = (*count + 1).min(2);
-                to.late |= !worker.own;
                 found.push((Step::Effect { who }, to));
                 records(from, scope, who, &[End::Failed, End::Lost], found);
+                undone(from, scope, who, &[End::Failed, End::Lost], found);
                 ends(from, scope, who, found);
             }
             Phase::Acted => {
                 records(from, scope, who, &[End::Done, End::Lost], found);
+                undone(from, scope, who, &[End::Done, End::Lost], found);
                 ends(from, scope, who, found);
             }
+            Phase::HasDone => writes_again(from, scope, who, End::Done, found),
+            Phase::HasFailed => writes_again(from, scope, who, End::Failed, found),
+            Phase::HasLost => writes_again(from, scope, who, End::Lost, found),
+            Phase::Leaves => {
+                lets_go(from, scope, who, found);
+                crash(from, who, found);
+            }
+            // That its process could be killed does not help who waits.
+            Phase::Hangs => {}
             Phase::Asks => {
                 resolves(from, scope, who, found);
                 ends(from, scope, who, found);
             }
+            Phase::Undone => {
+                let mut to = *from;
+                let taken = from.row.worker && from.row.status == JobStatus::Executing;
+                if taken && !scope.on(Rule::FencesAreDrawn) {
+                    to.workers[who].fenced_in = true;
+                    go_on(&mut to, who);
+                } else {
+                    to.workers[who] = Worker::default();
+                }
+                found.push((Step::Settle { who }, to));
+            }
             Phase::Unheard => {
                 settle(from, scope, who, found);
-                let mut to = *from;
-                to.workers[who] = Worker::default();
-                found.push((Step::Crash { who }, to));
+                crash(from, who, found);
             }
         }
     }
     world(from, scope, found);
+}
+
+/// It is made, and may be begun at once. An engine that hears nothing of a submission and finds
+/// nothing submits it again.
+fn submits(from: &State, scope: &Scope, found: &mut Vec<(Step, State)>) {
+    let mut to = *from;
+    (to.row.made, to.row.due) = (true, Due::Ready);
+    found.push((Step::Submit, to));
+    let who = 0;
+    claimed(&mut to, scope, who);
+    found.push((Step::SubmitBegun { who }, to));
+    to.workers[who] = Worker { phase: Phase::Unheard, fenced_in: true, own: true, step: 0 };
+    to.trouble = true;
+    found.push((Step::SubmitUnheard { who }, to));
 }
 
 fn claims(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, State)>) {
@@ -196,30 +91,48 @@ fn claims(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, State)
         Due::Later => row.worker && !scope.on(Rule::LeaseIsKept),
         Due::Never => false,
     };
-    if !is_due {
+    let busy = from.workers.iter().filter(|worker| worker.phase != Phase::Idle).count();
+    if !is_due || busy >= scope.workers {
         return;
     }
     let mut to = *from;
+    claimed(&mut to, scope, who);
+    found.push((Step::Claim { who }, to));
+    if to.workers[who].phase != Phase::Idle {
+        to.workers[who] = Worker { phase: Phase::Unheard, fenced_in: true, own: true, step: 0 };
+        to.trouble = true;
+        found.push((Step::ClaimUnheard { who }, to));
+    }
+    let mut to = *from;
+    to.workers[who] = Worker { phase: Phase::Undone, ..Worker::default() };
+    to.trouble = true;
+    found.push((Step::ClaimUndone { who }, to));
+}
+
+/// The row is this worker's, which makes its first move.
+fn claimed(to: &mut State, scope: &Scope, who: usize) {
     to.change_hands(scope.on(Rule::ClaimRaisesTheFence));
     to.workers[who] = Worker { fenced_in: true, own: true, ..Worker::default() };
     let row = &mut to.row;
-    row.deaths += u8::from(row.worker);
+    // One that only waited for its turn is not what its worker died of.
+    let ran = |(log, _): &(Log, u8)| matches!(log, Log::Started | Log::Uncertain);
+    let waited = row.status == JobStatus::Executing && !row.log.iter().any(ran);
+    row.deaths += u8::from(row.worker && !waited);
     (row.worker, row.due) = (true, Due::Later);
     if u32::from(row.deaths) >= DEATHS_MAX && scope.on(Rule::DeathsAreCounted) {
-        close_started(&mut to);
-        happens(&mut to, JobEvent::WorkersDied);
+        close_started(to);
+        happens(to, JobEvent::WorkersDied);
         to.workers[who] = Worker::default();
     } else {
         if row.status == JobStatus::Pending {
-            happens(&mut to, JobEvent::ClaimPlan);
-            happens(&mut to, JobEvent::Approved);
+            happens(to, JobEvent::ClaimPlan);
+            happens(to, JobEvent::Approved);
         }
         if !scope.on(Rule::DoneIsDone) {
             to.row.log = [(Log::Nothing, 0); STEPS];
         }
-        follow(&mut to, scope, who, Moment::Later);
+        follow(to, scope, who, Moment::Later);
     }
-    found.push((Step::Claim { who }, to));
 }
 
 /// Where the table leads; nothing else moves a job.
@@ -265,9 +178,7 @@ fn follow(to: &mut State, scope: &Scope, who: usize, moment: Moment) {
                 Dispatch::Start if log == Log::Failed && used > 0 && moment == Moment::Now => {
                     // What has just failed is given time.
                     to.row.due = Due::Later;
-                    if scope.on(Rule::PauseLetsGo) {
-                        to.row.worker = false;
-                    }
+                    to.row.worker = false;
                     to.workers[who] = Worker::default();
                     return;
                 }
@@ -338,6 +249,7 @@ fn ended(to: &mut State, step: usize, log: Log) {
     if log == Log::Completed {
         *used = 0;
         to.done[step] = true;
+        to.row.deaths = 0;
     }
 }
 
@@ -373,6 +285,30 @@ fn records(from: &State, scope: &Scope, who: usize, ends: &[End], found: &mut Ve
     }
 }
 
+/// The gear has ended, and nothing of that is written.
+fn undone(from: &State, scope: &Scope, who: usize, ends: &[End], found: &mut Vec<(Step, State)>) {
+    if !scope.undoes(from) {
+        return;
+    }
+    for end in ends.iter().copied() {
+        let mut to = *from;
+        to.workers[who].phase = match end {
+            End::Done => Phase::HasDone,
+            End::Failed => Phase::HasFailed,
+            End::Lost => Phase::HasLost,
+        };
+        to.trouble = true;
+        found.push((Step::RecordUndone { who, end }, to));
+    }
+}
+
+/// What was looked for and is not there is written again.
+fn writes_again(from: &State, scope: &Scope, who: usize, end: End, to: &mut Vec<(Step, State)>) {
+    records(from, scope, who, &[end], to);
+    crash(from, who, to);
+    renews(from, scope, who, to);
+}
+
 /// What was written is looked for. Nobody but the holder writes while a turn lasts, so it is there
 /// if nobody else has had one since; if not, it is tried again.
 fn settle(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, State)>) {
@@ -380,7 +316,7 @@ fn settle(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, State)
     let mine = to.workers[who];
     if !scope.on(Rule::UnheardIsLookedUp) && holds(from, scope, who) {
         begin(&mut to, scope, who, usize::from(mine.step));
-    } else if mine.own {
+    } else if mine.own || (!scope.on(Rule::LookNamesTheFence) && from.row.worker) {
         go_on(&mut to, who);
     } else if holds(from, scope, who) {
         to.notice(Broken::FencedWrote, true);
@@ -388,6 +324,11 @@ fn settle(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, State)
         to.workers[who] = Worker::default();
     }
     found.push((Step::Settle { who }, to));
+    if !scope.on(Rule::LookIsTriedOn) {
+        let mut to = *from;
+        to.workers[who].phase = Phase::Hangs;
+        found.push((Step::SettleFails { who }, to));
+    }
 }
 
 /// Goes on as if it had heard.
@@ -424,16 +365,31 @@ fn resolves(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, Stat
             }
         }
         found.push((Step::Resolved { who, told, written }, to));
+        if written && scope.losses == Losses::Every {
+            to.workers[who] = Worker { phase: Phase::Unheard, ..from.workers[who] };
+            to.trouble = true;
+            found.push((Step::ResolvedUnheard { who, told }, to));
+        }
     }
 }
 
 /// What can happen to whoever has a job.
 fn ends(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, State)>) {
+    crash(from, who, found);
+    renews(from, scope, who, found);
+    lets_go(from, scope, who, found);
+}
+
+fn crash(from: &State, who: usize, found: &mut Vec<(Step, State)>) {
+    let mut to = *from;
+    to.workers[who] = Worker::default();
+    to.trouble = true;
+    found.push((Step::Crash { who }, to));
+}
+
+/// A renewal that is not written is none, whether that is heard or not.
+fn renews(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, State)>) {
     let mine = from.workers[who];
-    let mut crashed = *from;
-    crashed.workers[who] = Worker::default();
-    crashed.trouble = true;
-    found.push((Step::Crash { who }, crashed));
     let held = from.row.worker && (mine.fenced_in || !scope.on(Rule::RenewalNamesTheFence));
     let mut renewed = *from;
     if held {
@@ -442,23 +398,57 @@ fn ends(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, State)>)
     } else {
         renewed.workers[who] = Worker::default();
     }
-    if renewed != *from {
-        found.push((Step::Renew { who, held }, renewed));
+    if renewed == *from {
+        return;
     }
-    if holds(from, scope, who) {
-        let mut to = crashed;
-        to.notice(Broken::FencedWrote, !mine.own);
-        (to.row.worker, to.row.due) = (false, Due::Now);
-        found.push((Step::LetGo { who }, to));
+    found.push((Step::Renew { who, held }, renewed));
+    if held {
+        found.push((
+            Step::RenewUnheard { who },
+            State { trouble: true, seen: from.seen, ..renewed },
+        ));
     }
 }
 
+/// The engine stops, and so does its gear.
+fn lets_go(from: &State, scope: &Scope, who: usize, found: &mut Vec<(Step, State)>) {
+    if !holds(from, scope, who) {
+        return;
+    }
+    let mine = from.workers[who];
+    let mut to = *from;
+    to.trouble = true;
+    if scope.undoes(from) {
+        to.workers[who].phase = Phase::Leaves;
+        found.push((Step::LetGoUndone { who }, to));
+    }
+    to.notice(Broken::FencedWrote, !mine.own);
+    (to.row.worker, to.row.due) = (false, Due::Now);
+    to.workers[who] = Worker { phase: Phase::Unheard, ..mine };
+    if scope.losses == Losses::Every {
+        found.push((Step::LetGoUnheard { who }, to));
+    }
+    to.workers[who] = Worker::default();
+    found.push((Step::LetGo { who }, to));
+}
+
 fn world(from: &State, scope: &Scope, found: &mut Vec<(Step, State)>) {
-    if from.row.due == Due::Later {
+    let is_kept = |worker: &Worker| worker.phase == Phase::Hangs && worker.own;
+    if from.row.due == Due::Later && !from.workers.iter().any(is_kept) {
         let mut to = *from;
         to.row.due = Due::Now;
         let at_work = |worker: &Worker| worker.phase != Phase::Idle && worker.own;
         to.trouble |= from.workers.iter().any(at_work);
+        let frozen = State { frozen: true, ..to };
+        if scope.on(Rule::HolderStopsInTime) && from.row.worker {
+            // It has not renewed: whatever its gear did by then, it does nothing more.
+            for worker in to.workers.iter_mut().filter(|worker| at_work(worker)) {
+                *worker = Worker::default();
+            }
+        }
+        if from.row.worker && from.workers.iter().any(at_work) {
+            found.push((Step::StandStill, frozen));
+        }
         found.push((Step::TimePasses, to));
     }
     if from.is_over() {
@@ -467,30 +457,82 @@ fn world(from: &State, scope: &Scope, found: &mut Vec<(Step, State)>) {
     let mut to = *from;
     to.change_hands(scope.on(Rule::PersonRaisesTheFence));
     to.trouble = true;
-    let said = to;
     close_started(&mut to);
     happens(&mut to, JobEvent::Cancel);
     found.push((Step::Cancel, to));
-    if from.row.status != JobStatus::AwaitingApproval {
-        return;
+    let asked = asked(from);
+    if let Some(person) = from.person {
+        says_again(from, scope, person, asked, found);
     }
-    let asked = |(log, _): &(Log, u8)| *log == Log::Uncertain;
-    let Some(step) = from.row.log.iter().position(asked) else { return };
-    let due = if scope.on(Rule::ApprovedIsDue) { Due::Now } else { Due::Never };
-    let mut to = said;
-    ended(&mut to, step, Log::Completed);
-    to.told_happened[step] = true;
-    happens(&mut to, JobEvent::PersonApproved);
-    to.row.due = due;
-    found.push((Step::SayHappened, to));
-    if from.told_run[step] {
-        // Once is enough to see what comes of it.
-        return;
+    if let Some(step) = asked {
+        says(from, scope, step, found);
     }
-    let mut to = said;
-    to.row.log[step] = (Log::Failed, 0);
-    to.told_run[step] = true;
-    happens(&mut to, JobEvent::PersonApproved);
-    to.row.due = due;
-    found.push((Step::SayRun, to));
+}
+
+/// The step that a person is asked about.
+fn asked(from: &State) -> Option<usize> {
+    let is_asked = |(log, _): &(Log, u8)| *log == Log::Uncertain;
+    let waits = from.row.status == JobStatus::AwaitingApproval;
+    waits.then(|| from.row.log.iter().position(is_asked)).flatten()
+}
+
+fn says(from: &State, scope: &Scope, step: usize, found: &mut Vec<(Step, State)>) {
+    for word in [Word::Happened, Word::Run] {
+        if word == Word::Run && from.told_run[step] {
+            // Once is enough to see what comes of it.
+            continue;
+        }
+        let mut to = *from;
+        tell(&mut to, word, step);
+        answer(&mut to, scope, word, step);
+        found.push((Step::Say(word), to));
+        if !scope.undoes(from) {
+            continue;
+        }
+        let step = u8::try_from(step).unwrap_or(u8::MAX);
+        to.person = Some(Person { word, step, own: false });
+        found.push((Step::SayUnheard(word), to));
+        let person = Some(Person { word, step, own: true });
+        found.push((Step::SayUndone(word), State { person, trouble: true, ..*from }));
+    }
+}
+
+/// It answers the question that it was said to, and none that came after.
+fn says_again(
+    from: &State,
+    scope: &Scope,
+    person: Person,
+    asked: Option<usize>,
+    found: &mut Vec<(Step, State)>,
+) {
+    let mut to = State { person: None, ..*from };
+    let meant = person.own || !scope.on(Rule::WordNamesItsQuestion);
+    let counted = asked.filter(|_| meant);
+    if let Some(step) = counted {
+        if step == usize::from(person.step) && person.own {
+            tell(&mut to, person.word, step);
+        }
+        answer(&mut to, scope, person.word, step);
+    }
+    found.push((Step::SayAgain { counts: counted.is_some() }, to));
+}
+
+/// A person has really said this of the step.
+fn tell(to: &mut State, word: Word, step: usize) {
+    match word {
+        Word::Happened => to.told_happened[step] = true,
+        Word::Run => to.told_run[step] = true,
+    }
+}
+
+/// What is written of a person's word.
+fn answer(to: &mut State, scope: &Scope, word: Word, step: usize) {
+    to.change_hands(scope.on(Rule::PersonRaisesTheFence));
+    to.trouble = true;
+    match word {
+        Word::Happened => ended(to, step, Log::Completed),
+        Word::Run => to.row.log[step] = (Log::Failed, 0),
+    }
+    happens(to, JobEvent::PersonApproved);
+    to.row.due = if scope.on(Rule::ApprovedIsDue) { Due::Now } else { Due::Never };
 }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::clock::UnixMs;
+use semel_core::code::Code;
 use semel_core::hex::Hex;
 use semel_core::id::{JobId, UuidId};
+use semel_core::refusal::Refusal;
 use semel_jobs::course::{Facts, Move, begin, follow};
 use semel_jobs::dispatch::ExecutionStatus;
 use semel_jobs::gear::manifest::{Action, Manifest, Recovery, Risk};
@@ -26,11 +28,13 @@ use semel_testkit::servers;
 use serde_json::{Map, json};
 use uuid::Uuid;
 
-use crate::next::{End, Scope, Step, Told, steps};
-use crate::state::{Due, Log, RECOVERY, STEPS, State, WORKERS};
+use crate::next::steps;
+use crate::scope::Scope;
+use crate::state::{Due, Log, RECOVERY, STEPS, State, WORKERS, Word};
+use crate::step::{End, NAMES, Step, Told};
 
 const TRACES_SQLITE: u64 = 300;
-const TRACES_POSTGRES: u64 = 100;
+const TRACES_POSTGRES: u64 = 300;
 const TRACE_STEPS: usize = 40;
 const NOW: UnixMs = UnixMs(1_800_000_000_000);
 const LEASE: Duration = Duration::from_secs(15);
@@ -46,7 +50,7 @@ async fn traces_on_sqlite() {
     let id = sqlite::APPLICATION_ID;
     let options = SqliteOptions::new(path, id, migrations, NOW.0, on_uncertain);
     let file = Arc::new(Sqlite::open(&options).expect("a file"));
-    replay(&Store::Sqlite(SqliteStore::new(file)), TRACES_SQLITE).await;
+    replay(&Store::Sqlite(SqliteStore::new(file)), None, TRACES_SQLITE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,18 +58,32 @@ async fn traces_on_postgres() {
     let address = servers::fresh_postgres().await;
     let migrations = [postgres::MIGRATIONS, semel_registrar::store::postgres::MIGRATIONS];
     let pool = Postgres::open(PostgresOptions::new(address), &migrations, NOW.0).await;
-    let store = Store::Postgres(PostgresStore::new(pool.expect("a database")));
-    replay(&store, TRACES_POSTGRES).await;
+    let pool = pool.expect("a database");
+    let clock = pool.begin().await.expect("a transaction");
+    for sql in TEST_CLOCK {
+        clock.execute(sql, &[]).await.expect("a clock");
+    }
+    clock.commit().await.expect("a clock");
+    let store = Store::Postgres(PostgresStore::new(pool.clone()));
+    replay(&store, Some(&pool), TRACES_POSTGRES).await;
 }
 
-async fn replay(store: &Store, traces: u64) {
+/// The server's time is what a table says.
+const TEST_CLOCK: [&str; 3] = [
+    "CREATE TABLE jobs.test_clock (at BIGINT NOT NULL)",
+    "INSERT INTO jobs.test_clock VALUES (0)",
+    "CREATE OR REPLACE FUNCTION jobs.now_ms() RETURNS BIGINT LANGUAGE plpgsql STABLE AS
+        $$ BEGIN RETURN (SELECT at FROM jobs.test_clock); END $$",
+];
+
+async fn replay(store: &Store, clock: Option<&Postgres>, traces: u64) {
     let gears = Arc::new(Registry::default());
     gears.put(Arc::new(Nothing(manifest())), true).expect("a gear");
     let mut seen = BTreeSet::new();
     for number in 0..traces {
-        let mut replay = Replay::begin(store, &gears, number).await;
+        let mut replay = Replay::begin(store, clock, &gears, number).await;
         for (step, state) in walk(number) {
-            seen.insert(name(step));
+            seen.insert(step.name());
             replay.step(step, state.workers).await;
             replay.compare(step, &state).await;
         }
@@ -78,14 +96,19 @@ async fn replay(store: &Store, traces: u64) {
 
 /// A random walk through the model, the same for each number.
 fn walk(number: u64) -> Vec<(Step, State)> {
-    let (scope, mut state) = (Scope::design(), State::default());
+    let (scope, mut state) = (Scope::whole(), State::default());
     let (mut trace, mut found) = (Vec::new(), Vec::new());
     let mut random = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     while trace.len() < TRACE_STEPS {
         steps(&state, &scope, &mut found);
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         // What ends everything is rarer than the rest.
-        let rare = |step: &Step| matches!(step, Step::Cancel | Step::Crash { .. });
+        let rare = |step: &Step| {
+            let lost = matches!(step, Step::ClaimUndone { .. } | Step::ClaimUnheard { .. });
+            let stops = matches!(step, Step::LetGoUndone { .. } | Step::LetGoUnheard { .. });
+            let ends = matches!(step, Step::Cancel | Step::Crash { .. } | Step::StandStill);
+            lost || stops || ends
+        };
         if random >> 61 != 0 && found.iter().any(|(step, _)| !rare(step)) {
             found.retain(|(step, _)| !rare(step));
         }
@@ -95,45 +118,6 @@ fn walk(number: u64) -> Vec<(Step, State)> {
         trace.push(chosen);
     }
     trace
-}
-
-/// What every run must have met.
-const NAMES: [&str; 15] = [
-    "claim",
-    "renew",
-    "renew lost",
-    "effect",
-    "record",
-    "record lost",
-    "unheard",
-    "settle",
-    "resolved",
-    "crash",
-    "let go",
-    "time",
-    "cancel",
-    "happened",
-    "run",
-];
-
-fn name(step: Step) -> &'static str {
-    match step {
-        Step::Claim { .. } => "claim",
-        Step::Renew { held: true, .. } => "renew",
-        Step::Renew { held: false, .. } => "renew lost",
-        Step::Effect { .. } => "effect",
-        Step::Record { written: true, .. } => "record",
-        Step::Record { written: false, .. } => "record lost",
-        Step::RecordUnheard { .. } => "unheard",
-        Step::Settle { .. } => "settle",
-        Step::Resolved { .. } => "resolved",
-        Step::Crash { .. } => "crash",
-        Step::LetGo { .. } => "let go",
-        Step::TimePasses => "time",
-        Step::Cancel => "cancel",
-        Step::SayHappened => "happened",
-        Step::SayRun => "run",
-    }
 }
 
 struct Nothing(Manifest);
@@ -193,12 +177,16 @@ fn with_facts<T>(gears: &Registry, look: impl FnOnce(&Facts<'_>) -> T) -> T {
         closed: &|_| true,
         approval_timeout: Duration::from_secs(24 * 60 * 60),
         random: 0,
+        home: None,
+        for_another: &|_, _| false,
     })
 }
 
 /// One trace with a job of its own.
 struct Replay<'a> {
     store: &'a Store,
+    /// Where the store's own clock is set.
+    clock: Option<&'a Postgres>,
     gears: &'a Arc<Registry>,
     id: JobId,
     now: UnixMs,
@@ -207,20 +195,35 @@ struct Replay<'a> {
     workers: [Option<(Kept, Option<Arc<Advance>>)>; WORKERS],
     /// The step at which each worker is.
     places: [usize; WORKERS],
+    /// The word of which a person has heard nothing, and the question that it answers.
+    said: Option<(Word, i64)>,
 }
 
 impl<'a> Replay<'a> {
-    async fn begin(store: &'a Store, gears: &'a Arc<Registry>, number: u64) -> Replay<'a> {
+    async fn begin(
+        store: &'a Store,
+        clock: Option<&'a Postgres>,
+        gears: &'a Arc<Registry>,
+        number: u64,
+    ) -> Replay<'a> {
         let id: JobId = UuidId::new(Uuid::from_u128(u128::from(number) + 1));
+        let (workers, places) = ([const { None }; WORKERS], [0; WORKERS]);
+        let replay =
+            Self { store, clock, gears, id, now: NOW, fence: 0, workers, places, said: None };
+        replay.set_time().await;
+        replay
+    }
+
+    fn new_job(&self) -> NewJob {
         let mut steps = Vec::new();
         for (step, recovery) in RECOVERY.iter().enumerate() {
             let (id, action) = (step_id(step), recovery.as_str());
             steps.push(json!({"id": id, "gear": "test", "action": action, "params": {}}));
         }
         let plan = Plan::read(&json!({"steps": steps})).expect("a plan");
-        let job = NewJob {
-            id,
-            root_id: id,
+        NewJob {
+            id: self.id,
+            root_id: self.id,
             retry_of: None,
             parent_id: None,
             depth: 0,
@@ -233,18 +236,36 @@ impl<'a> Replay<'a> {
             key: None,
             fingerprint: Hex([0; 32]),
             dedup: None,
+            home: None,
             now: NOW,
-        };
-        assert_eq!(store.submit(job).await.expect("an answer"), Submitted::Made);
-        let (workers, places) = ([const { None }; WORKERS], [0; WORKERS]);
-        Self { store, gears, id, now: NOW, fence: 0, workers, places }
+        }
+    }
+
+    /// It is made together with its first move.
+    async fn submit_begun(&mut self, who: usize) {
+        let new = self.new_job();
+        let (mut kept, claim) = (new.fresh(), self.claim_of(who));
+        let first = with_facts(self.gears, |facts| begin(&kept, &claim, facts).0.into_advance());
+        let said = self.store.submit_begun(new, first.clone(), 9).await.expect("an answer");
+        let (Submitted::Made, Some(no)) = said else { unreachable!("{said:?}") };
+        kept.job.no = no;
+        kept.apply(&Advance { no, ..first });
+        self.workers[who] = Some((kept, None));
+    }
+
+    /// A store that others share goes by its own clock.
+    async fn set_time(&self) {
+        if let Some(clock) = self.clock {
+            let sql = "UPDATE jobs.test_clock SET at = $1";
+            clock.write(sql, &[&self.now.0]).await.expect("a clock");
+        }
     }
 
     /// Nothing is left for the next trace to claim.
     async fn end(&self) {
         let kept = self.kept().await;
         if !kept.job.state.status.is_terminal() {
-            self.word(JobEvent::Cancel, None).await;
+            assert!(self.cancel().await);
         }
     }
 
@@ -254,65 +275,84 @@ impl<'a> Replay<'a> {
 
     async fn step(&mut self, step: Step, after: [crate::state::Worker; WORKERS]) {
         match step {
-            Step::Claim { who } => self.claim(who).await,
-            Step::Renew { who, held } => {
-                let (kept, _) = self.workers[who].as_ref().expect("a worker");
-                let (no, until) = (kept.job.no, self.now.saturating_add(LEASE));
-                let lost = self.store.renew(vec![(no, kept.job.state.fence)], until).await;
-                assert_eq!(lost.expect("an answer").is_empty(), held, "{step:?}");
+            Step::Submit => {
+                let said = self.store.submit(self.new_job()).await;
+                assert_eq!(said.expect("an answer"), Submitted::Made);
             }
+            Step::SubmitBegun { who } | Step::SubmitUnheard { who } => {
+                self.submit_begun(who).await;
+            }
+            Step::Claim { who } | Step::ClaimUnheard { who } => self.claim(who).await,
+            // Nothing is left of it, and nothing is found.
+            Step::ClaimUndone { who } => self.workers[who] = None,
+            Step::Renew { who, held } => self.renew(who, held, step).await,
+            Step::RenewUnheard { who } => self.renew(who, true, step).await,
             Step::Record { who, end, written } => {
                 let advance = self.follow(who, end_of(self.places[who], end));
                 self.write(who, advance, written, step).await;
             }
             Step::RecordUnheard { who, end } => {
                 let advance = self.follow(who, end_of(self.places[who], end));
-                let written = self.store.advance(Arc::clone(&advance)).await;
-                assert_eq!(written.expect("an answer"), Advanced::Written, "{step:?}");
-                self.workers[who].as_mut().expect("a worker").1 = Some(advance);
+                self.write_unheard(who, advance, step).await;
             }
             Step::Settle { who } => self.settle(who, step).await,
             Step::Resolved { who, told, written } => {
                 let advance = self.told(who, told);
                 self.write(who, advance, written, step).await;
             }
-            Step::LetGo { who } => {
-                let (kept, _) = self.workers[who].as_ref().expect("a worker");
-                let mut goes = Move::of(kept, self.now);
-                goes.release(Some(self.now));
-                self.write(who, Arc::new(goes.into_advance()), true, step).await;
+            Step::ResolvedUnheard { who, told } => {
+                let advance = self.told(who, told);
+                self.write_unheard(who, advance, step).await;
             }
-            Step::TimePasses => self.now = self.now.saturating_add(A_WHILE),
-            Step::Cancel => self.word(JobEvent::Cancel, None).await,
-            Step::SayHappened => {
-                self.word(JobEvent::PersonApproved, Some(ExecutionStatus::Completed)).await;
+            Step::LetGo { who } => self.write(who, self.release(who), true, step).await,
+            Step::LetGoUnheard { who } => {
+                self.write_unheard(who, self.release(who), step).await;
             }
-            Step::SayRun => {
-                self.word(JobEvent::PersonApproved, Some(ExecutionStatus::Failed)).await;
+            Step::TimePasses | Step::StandStill => {
+                self.now = self.now.saturating_add(A_WHILE);
+                self.set_time().await;
             }
+            Step::Cancel => assert!(self.cancel().await, "{step:?}"),
+            Step::Say(word) => {
+                let asked = self.question().await;
+                assert!(self.answer(word, asked).await, "{step:?}");
+            }
+            Step::SayUnheard(word) | Step::SayUndone(word) => {
+                let asked = self.question().await;
+                self.said = Some((word, asked));
+                if matches!(step, Step::SayUnheard(_)) {
+                    assert!(self.answer(word, asked).await, "{step:?}");
+                }
+            }
+            Step::SayAgain { counts } => {
+                let (word, asked) = self.said.take().expect("somebody who has heard nothing");
+                assert_eq!(self.answer(word, asked).await, counts, "{step:?}");
+            }
+            // A move that was undone, and a look that failed, have left nothing.
+            Step::RecordUndone { .. } | Step::LetGoUndone { .. } | Step::SettleFails { .. } => {}
             Step::Effect { .. } | Step::Crash { .. } => {}
         }
-        self.fence += match step {
-            Step::Claim { .. } | Step::Cancel | Step::SayHappened | Step::SayRun => 1,
-            Step::Renew { .. }
-            | Step::Effect { .. }
-            | Step::Record { .. }
-            | Step::RecordUnheard { .. }
-            | Step::Settle { .. }
-            | Step::Resolved { .. }
-            | Step::Crash { .. }
-            | Step::LetGo { .. }
-            | Step::TimePasses => 0,
-        };
+        self.fence += i64::from(step.changes_hands());
         self.places = after.map(|worker| usize::from(worker.step));
     }
 
+    fn claim_of(&self, who: usize) -> Claim {
+        Claim {
+            worker: format!("w{who}"),
+            fence: self.fence + 1,
+            lease: LEASE,
+            limit: 9,
+            held: Vec::new(),
+            home: None,
+            now: self.now,
+        }
+    }
+
     async fn claim(&mut self, who: usize) {
-        let lease_until = self.now.saturating_add(LEASE);
-        let claim = Claim { worker: format!("w{who}"), lease_until, limit: 9, now: self.now };
+        let claim = self.claim_of(who);
         let gears = Arc::clone(self.gears);
         let first: Begin = Arc::new(move |kept, claim| {
-            with_facts(&gears, |facts| begin(kept, claim, facts).0.into_advance())
+            with_facts(&gears, |facts| Some(begin(kept, claim, facts).0.into_advance()))
         });
         let mut claimed = self.store.claim(claim, first).await.expect("an answer").jobs;
         assert_eq!(claimed.len(), 1, "one job is due");
@@ -353,12 +393,41 @@ impl<'a> Replay<'a> {
         }
     }
 
+    /// The same, and nothing is heard of it.
+    async fn write_unheard(&mut self, who: usize, advance: Arc<Advance>, step: Step) {
+        let said = self.store.advance(Arc::clone(&advance)).await;
+        assert_eq!(said.expect("an answer"), Advanced::Written, "{step:?}");
+        self.workers[who].as_mut().expect("a worker").1 = Some(advance);
+    }
+
+    async fn renew(&self, who: usize, held: bool, step: Step) {
+        let (kept, _) = self.workers[who].as_ref().expect("a worker");
+        let claims = vec![(kept.job.no, kept.job.state.fence)];
+        let lost = self.store.renew(claims, LEASE, self.now).await;
+        assert_eq!(lost.expect("an answer").is_empty(), held, "{step:?}");
+    }
+
+    /// A claim is given back.
+    fn release(&self, who: usize) -> Arc<Advance> {
+        let (kept, _) = self.workers[who].as_ref().expect("a worker");
+        let mut goes = Move::of(kept, self.now);
+        goes.release(Some(self.now));
+        Arc::new(goes.into_advance())
+    }
+
     /// One that still has the job finds its move there; any other tries again, in vain.
     async fn settle(&mut self, who: usize, step: Step) {
         let fence = self.fence;
-        let (kept, unheard) = self.workers[who].as_mut().expect("a worker");
-        let advance = unheard.take().expect("something unheard");
-        if kept.job.state.fence == fence {
+        let Some((kept, unheard)) = self.workers[who].as_mut() else { return };
+        // A claim was found when it was made.
+        let Some(advance) = unheard.take() else { return };
+        let is_own = kept.job.state.fence == fence;
+        // A release leaves no line that could be found: what it was is over either way.
+        if is_own && !advance.lines.is_empty() && matches!(self.store, Store::Postgres(_)) {
+            let said = self.store.advance_again(Arc::clone(&advance)).await.expect("an answer");
+            assert_eq!(said, Advanced::Written, "{step:?}");
+        }
+        if is_own {
             kept.apply(&advance);
             return;
         }
@@ -366,33 +435,69 @@ impl<'a> Replay<'a> {
         assert_eq!(said, Advanced::Lost, "{step:?}");
     }
 
-    /// A person's word, and what it makes of the step that was asked about.
-    async fn word(&self, event: JobEvent, status: Option<ExecutionStatus>) {
-        let now = self.now;
-        let decide: Answering = Arc::new(move |kept| {
-            let mut word = Move::of(kept, now);
-            word.overrule();
+    /// Which question is asked.
+    async fn question(&self) -> i64 {
+        self.kept().await.job.state.entries
+    }
+
+    /// What is running may have happened. Whoever cancels twice hears that it has ended.
+    async fn cancel(&self) -> bool {
+        let counts = self.word(|kept, word| {
+            if kept.job.state.status.is_terminal() {
+                return false;
+            }
             for (step, line) in kept.executions.iter().enumerate() {
-                let is_asked = line.status == ExecutionStatus::Failed && !line.certain;
-                match status {
-                    Some(status) if is_asked => word.end(Ended {
-                        attempts_forgiven: status == ExecutionStatus::Failed,
-                        ..ended(step, status, true, "transient")
-                    }),
-                    None if line.status == ExecutionStatus::Started => {
-                        word.end(ended(step, ExecutionStatus::Failed, false, "gear_bug"));
-                    }
-                    Some(_) | None => {}
+                if line.status == ExecutionStatus::Started {
+                    word.end(ended(step, ExecutionStatus::Failed, false, "gear_bug"));
                 }
             }
-            word.happen(event, Map::new());
-            if status.is_some() {
-                word.release(Some(now));
+            word.happen(JobEvent::Cancel, Map::new());
+            true
+        });
+        counts.await
+    }
+
+    /// What a person says of the step that this question is about.
+    async fn answer(&self, said: Word, question: i64) -> bool {
+        let now = self.now;
+        let status = match said {
+            Word::Happened => ExecutionStatus::Completed,
+            Word::Run => ExecutionStatus::Failed,
+        };
+        let counts = self.word(move |kept, word| {
+            if kept.job.state.entries != question {
+                return false;
             }
-            Ok(word.into_advance())
+            for (step, line) in kept.executions.iter().enumerate() {
+                if line.status == ExecutionStatus::Failed && !line.certain {
+                    word.end(Ended {
+                        attempts_forgiven: said == Word::Run,
+                        ..ended(step, status, true, "transient")
+                    });
+                }
+            }
+            word.happen(JobEvent::PersonApproved, Map::new());
+            word.release(Some(now));
+            true
+        });
+        counts.await
+    }
+
+    /// A person's word, which may be refused. Whether it is written.
+    async fn word(&self, say: impl Fn(&Kept, &mut Move) -> bool + Send + Sync + 'static) -> bool {
+        let (now, fence) = (self.now, self.fence + 1);
+        let decide: Answering = Arc::new(move |kept| {
+            let mut word = Move::of(kept, now);
+            word.overrule(fence);
+            let counts = say(kept, &mut word);
+            counts.then(|| word.into_advance()).ok_or_else(|| Refusal::new(Code::JobNotWaiting, ""))
         });
         let said = self.store.person(self.id, None, decide).await.expect("an answer");
-        assert!(matches!(said, Wrote::Written(_)), "{said:?}");
+        match said {
+            Wrote::Written(_) => true,
+            Wrote::Refused(_) => false,
+            Wrote::NotFound | Wrote::GrantRefused(_) => unreachable!("{said:?}"),
+        }
     }
 
     /// The store is where the model is.

@@ -40,6 +40,8 @@ pub(crate) enum Due {
 /// The row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Row {
+    /// Somebody has submitted it.
+    pub(crate) made: bool,
     pub(crate) status: JobStatus,
     /// Somebody works on it.
     pub(crate) worker: bool,
@@ -60,8 +62,34 @@ pub(crate) enum Phase {
     Acted,
     /// Its gear is asked what became of an earlier attempt.
     Asks,
-    /// It has written the end of a step and has heard nothing of it.
+    /// Its gear has ended. The write of that was undone, and it has heard nothing of it.
+    HasDone,
+    HasFailed,
+    HasLost,
+    /// Its gear was stopped. Its claim was to be given back: undone, and nothing heard of it.
+    Leaves,
+    /// It has written something, and has heard nothing of it.
     Unheard,
+    /// Its claim was undone, and it has heard nothing of that either.
+    Undone,
+    /// It has stopped to look for what it wrote, and keeps the job.
+    Hangs,
+}
+
+/// What a person says of a step that is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Word {
+    Happened,
+    Run,
+}
+
+/// A person who has heard nothing of a word, and will say it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Person {
+    pub(crate) word: Word,
+    pub(crate) step: u8,
+    /// The question is still the same.
+    pub(crate) own: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -78,6 +106,7 @@ pub(crate) struct Worker {
 pub(crate) struct State {
     pub(crate) row: Row,
     pub(crate) workers: [Worker; WORKERS],
+    pub(crate) person: Option<Person>,
     /// Effects of each step; more than two are two.
     pub(crate) effects: [u8; STEPS],
     /// Steps whose end was once recorded.
@@ -87,8 +116,9 @@ pub(crate) struct State {
     pub(crate) told_happened: [bool; STEPS],
     /// Something went wrong: a crash, a late worker, a lost gear, an unheard answer, a cancel.
     pub(crate) trouble: bool,
-    /// An effect came from somebody who had lost the job.
-    pub(crate) late: bool,
+    /// A whole machine stood still while its claim ran out. It could not stop its gear, and what
+    /// the gear does then nobody here can keep from happening beside another.
+    pub(crate) frozen: bool,
     /// What went wrong in a way that only shows while it happens.
     pub(crate) seen: Option<Broken>,
 }
@@ -108,6 +138,8 @@ pub(crate) enum Broken {
     Untroubled,
     /// More workers died over it than may.
     ClaimedForEver,
+    /// Two gears are at the same step.
+    TwoLive,
     /// Somebody was told that the job is still its own, and it is not.
     Lie,
     /// A job that has ended moved.
@@ -119,21 +151,23 @@ pub(crate) enum Broken {
 impl Default for State {
     fn default() -> Self {
         let row = Row {
+            made: false,
             status: JobStatus::Pending,
             worker: false,
-            due: Due::Ready,
+            due: Due::Never,
             deaths: 0,
             log: [(Log::Nothing, 0); STEPS],
         };
         Self {
             row,
             workers: [Worker::default(); WORKERS],
+            person: None,
             effects: [0; STEPS],
             done: [false; STEPS],
             told_run: [false; STEPS],
             told_happened: [false; STEPS],
             trouble: false,
-            late: false,
+            frozen: false,
             seen: None,
         }
     }
@@ -145,7 +179,7 @@ impl State {
         let twice = |step: usize| {
             let is_free = match RECOVERY[step] {
                 Recovery::Idempotent => true,
-                Recovery::Resolve => self.late || self.told_run[step],
+                Recovery::Resolve => self.frozen || self.told_run[step],
                 Recovery::Ask => self.told_run[step],
             };
             self.effects[step] > 1 && !is_free
@@ -162,9 +196,30 @@ impl State {
             ((0..STEPS).any(hollow), Broken::Hollow),
             (strange && !self.trouble, Broken::Untroubled),
             (u32::from(self.row.deaths) > DEATHS_MAX, Broken::ClaimedForEver),
+            (!self.frozen && (0..STEPS).any(|step| self.live(step) > 1), Broken::TwoLive),
         ];
         let found = checks.iter().find(|(broken, _)| *broken).map(|(_, which)| *which);
         self.seen.or(found)
+    }
+
+    /// Workers whose gears are at this step.
+    fn live(&self, step: usize) -> usize {
+        let at_it = |worker: &&Worker| {
+            let runs = matches!(worker.phase, Phase::Runs | Phase::Acted);
+            runs && usize::from(worker.step) == step
+        };
+        self.workers.iter().filter(at_it).count()
+    }
+
+    /// Somebody will do once more what was undone. The model has one of them at a time: only one
+    /// has the job, and the others are refused whatever they do. Claims that are undone are not
+    /// counted.
+    pub(crate) fn has_undone(&self) -> bool {
+        let waits = |worker: &Worker| {
+            let has = matches!(worker.phase, Phase::HasDone | Phase::HasFailed | Phase::HasLost);
+            has || worker.phase == Phase::Leaves
+        };
+        self.person.is_some() || self.workers.iter().any(waits)
     }
 
     /// Everything is over.
@@ -177,6 +232,9 @@ impl State {
         for worker in &mut self.workers {
             worker.own = false;
             worker.fenced_in &= !raises_fence;
+        }
+        if let Some(person) = &mut self.person {
+            person.own = false;
         }
     }
 

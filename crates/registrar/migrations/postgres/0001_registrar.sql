@@ -14,7 +14,12 @@ CREATE TABLE registrar.effect_key (
     owner_binding       TEXT NOT NULL,
     run_id              TEXT NOT NULL,
     authorization_nonce BYTEA  NOT NULL,
-    consumed_at         BIGINT NOT NULL
+    consumed_at         BIGINT NOT NULL,
+    -- Of a compensation, what it undoes: once, whoever asks for it and with whatever.
+    compensates         TEXT UNIQUE,
+    CONSTRAINT compensates_iff_compensation
+        CHECK ((operation = 'compensate') = (compensates IS NOT NULL)),
+    CONSTRAINT compensates_its_target CHECK (compensates = canonical_target)
 );
 
 -- The authorisation axis, of its own: a nonce that has a row here was used.
@@ -133,6 +138,10 @@ CREATE TRIGGER nonce_use_no_truncate BEFORE TRUNCATE ON registrar.nonce_use
 CREATE TRIGGER registration_no_change BEFORE UPDATE OR DELETE ON registrar.registration
    FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
 CREATE TRIGGER registration_no_truncate BEFORE TRUNCATE ON registrar.registration
+   FOR EACH STATEMENT EXECUTE FUNCTION registrar.refuse_change();
+CREATE TRIGGER authority_no_change BEFORE UPDATE OR DELETE ON registrar.authority
+   FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();
+CREATE TRIGGER authority_no_truncate BEFORE TRUNCATE ON registrar.authority
    FOR EACH STATEMENT EXECUTE FUNCTION registrar.refuse_change();
 CREATE TRIGGER grant_issued_no_change BEFORE UPDATE ON registrar.grant_issued
    FOR EACH ROW EXECUTE FUNCTION registrar.refuse_change();

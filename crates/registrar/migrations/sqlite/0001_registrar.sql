@@ -14,7 +14,12 @@ CREATE TABLE effect_key (
     owner_binding       TEXT NOT NULL,
     run_id              TEXT NOT NULL,
     authorization_nonce BLOB  NOT NULL,
-    consumed_at         INTEGER NOT NULL
+    consumed_at         INTEGER NOT NULL,
+    -- Of a compensation, what it undoes: once, whoever asks for it and with whatever.
+    compensates         TEXT UNIQUE,
+    CONSTRAINT compensates_iff_compensation
+        CHECK ((operation = 'compensate') = (compensates IS NOT NULL)),
+    CONSTRAINT compensates_its_target CHECK (compensates = canonical_target)
 ) STRICT, WITHOUT ROWID;
 
 -- The authorisation axis, of its own: a nonce that has a row here was used.
@@ -132,6 +137,10 @@ CREATE TRIGGER registration_no_update BEFORE UPDATE ON registration
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER registration_no_delete BEFORE DELETE ON registration
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER authority_no_update BEFORE UPDATE ON authority
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER authority_no_delete BEFORE DELETE ON authority
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER grant_issued_no_update BEFORE UPDATE ON grant_issued
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER grant_revoked_no_update BEFORE UPDATE ON grant_revoked
@@ -160,12 +169,17 @@ CREATE TRIGGER sweep_no_delete BEFORE DELETE ON sweep
 CREATE TRIGGER effect_key_no_replace BEFORE INSERT ON effect_key
   WHEN EXISTS (SELECT 1 FROM effect_key AS old WHERE old.logical_request_key = NEW.logical_request_key)
     OR EXISTS (SELECT 1 FROM effect_key AS old WHERE old.replay_key = NEW.replay_key)
+    OR EXISTS (SELECT 1 FROM effect_key AS old WHERE old.compensates = NEW.compensates)
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER nonce_use_no_replace BEFORE INSERT ON nonce_use
   WHEN EXISTS (SELECT 1 FROM nonce_use AS old WHERE old.authorization_nonce = NEW.authorization_nonce)
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER registration_no_replace BEFORE INSERT ON registration
   WHEN EXISTS (SELECT 1 FROM registration AS old WHERE old.logical_request_key = NEW.logical_request_key)
+ BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
+CREATE TRIGGER authority_no_replace BEFORE INSERT ON authority
+  WHEN EXISTS (SELECT 1 FROM authority AS old
+                WHERE old.domain = NEW.domain AND old.pubkey = NEW.pubkey)
  BEGIN SELECT RAISE(ABORT, 'the registrar''s rows are never changed'); END;
 CREATE TRIGGER grant_issued_no_replace BEFORE INSERT ON grant_issued
   WHEN EXISTS (SELECT 1 FROM grant_issued AS old WHERE old.authorization_nonce = NEW.authorization_nonce)

@@ -28,6 +28,7 @@ pub(crate) async fn register(
         let detail = "the operation must be compensate, and the target the key in the path";
         return Err(Problem::of(Refusal::at(Code::InvalidField, "/envelope/operation", detail)));
     }
+    let registrar = registrar.over(&asked.envelope.domain);
     match registrar.register(asked).await.map_err(failed)? {
         Ok(answer) => Ok(Answer::of(&answer)),
         Err(refusal) => Err(Problem::of(refusal)),
@@ -51,13 +52,22 @@ pub(crate) async fn resolve(
 ) -> Result<Answer, Problem> {
     match mode {
         None | Some("resolve") => {
-            let resolved = registrar.resolve(key).await.map_err(failed)?;
-            Ok(shown(key, resolved.effect.as_ref(), Some(resolved.closed)))
+            let (mut effect, mut closed) = (None, 0);
+            for registrar in registrar.all() {
+                let resolved = registrar.resolve(key).await.map_err(failed)?;
+                effect = effect.or(resolved.effect);
+                closed += resolved.closed;
+            }
+            Ok(shown(key, effect.as_ref(), Some(closed)))
         }
-        Some("show") => match registrar.show(key).await.map_err(failed)? {
-            Some(effect) => Ok(shown(key, Some(&effect), None)),
-            None => Err(none()),
-        },
+        Some("show") => {
+            for registrar in registrar.all() {
+                if let Some(effect) = registrar.show(key).await.map_err(failed)? {
+                    return Ok(shown(key, Some(&effect), None));
+                }
+            }
+            Err(none())
+        }
         Some(_) => Err(Problem::new(Code::InvalidField, "mode is resolve or show")),
     }
 }
@@ -90,13 +100,20 @@ pub(crate) async fn verify(
 ) -> Result<Answer, Problem> {
     let (verdict, note) = verdict(fields).map_err(Problem::of)?;
     let note = note.unwrap_or_default();
-    match registrar.verify(key, verdict, &note).await.map_err(failed)? {
-        Verifying::Written => Ok(Answer::ok(&json!({
-            "logical_request_key": key.to_string(), "verdict": verdict.as_str(),
-        }))),
-        Verifying::Other => Err(Problem::new(Code::VerdictExists, "there is another verdict")),
-        Verifying::NoEffect => Err(none()),
+    for registrar in registrar.all() {
+        match registrar.verify(key, verdict, &note).await.map_err(failed)? {
+            Verifying::Written => {
+                return Ok(Answer::ok(&json!({
+                    "logical_request_key": key.to_string(), "verdict": verdict.as_str(),
+                })));
+            }
+            Verifying::Other => {
+                return Err(Problem::new(Code::VerdictExists, "there is another verdict"));
+            }
+            Verifying::NoEffect => {}
+        }
     }
+    Err(none())
 }
 
 fn verdict(mut fields: Fields) -> Result<(Verdict, Option<String>), Refusal> {

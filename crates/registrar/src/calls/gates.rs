@@ -1,5 +1,6 @@
 //! Gates: shown and set.
 
+use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_wire::http::Problem;
 use serde_json::{Value, json};
@@ -12,15 +13,29 @@ use crate::registrar::Registrar;
 
 /// Which it is.
 pub(crate) async fn show(registrar: &Registrar, domain: &str) -> Result<Answer, Problem> {
-    let gate = registrar.gate(domain).await.map_err(failed)?;
+    decides(registrar, domain).map_err(Problem::of)?;
+    let gate = registrar.over(domain).gate(domain).await.map_err(failed)?;
     Ok(Answer::ok(&shown(domain, gate)))
 }
 
 /// Opens or holds.
 pub(crate) async fn set(registrar: &Registrar, fields: Fields) -> Result<Answer, Problem> {
     let (domain, gate) = read(fields).map_err(Problem::of)?;
-    registrar.gate_set(&domain, gate).await.map_err(failed)?;
+    decides(registrar, &domain).map_err(Problem::of)?;
+    registrar.over(&domain).gate_set(&domain, gate).await.map_err(failed)?;
     Ok(Answer::ok(&shown(&domain, gate)))
+}
+
+/// A gate of somebody else is neither shown nor set: it would hold nothing.
+fn decides(registrar: &Registrar, domain: &str) -> Result<(), Refusal> {
+    if !registrar.is_disowned(domain) {
+        return Ok(());
+    }
+    let detail = format!(
+        "this registrar does not decide over {domain}: the program does that keeps it in a file of \
+         its own, and is asked by its own socket"
+    );
+    Err(Refusal::at(Code::InvalidField, "/domain", detail))
 }
 
 fn read(mut fields: Fields) -> Result<(String, Gate), Refusal> {

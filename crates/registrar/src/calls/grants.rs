@@ -31,6 +31,7 @@ pub(crate) async fn issue(registrar: &Registrar, mut fields: Fields) -> Result<A
         let refusal = Refusal::at(Code::InvalidField, "/not_after", "is before not_before");
         return Err(Problem::of(refusal));
     }
+    let registrar = registrar.over(&envelope.domain);
     let grant = registrar.grant_issue(&envelope, window).await.map_err(failed)?;
     let Some(grant) = grant else {
         return Err(Problem::new(Code::AuthorityMissing, "there is no local authority"));
@@ -59,7 +60,7 @@ pub(crate) async fn list(
         .transpose()
         .map_err(|refusal| Problem::new(Code::InvalidField, format!("after {}", refusal.detail)))?;
     // One more than the page tells whether there is a next one.
-    let listed = registrar.grant_list(domain, after, limit + 1).await;
+    let listed = registrar.over(domain).grant_list(domain, after, limit + 1).await;
     let mut grants = listed.map_err(failed)?;
     let page = usize::try_from(limit).unwrap_or(usize::MAX);
     let more = grants.len() > page;
@@ -85,11 +86,15 @@ fn item(grant: &Granted) -> Value {
 
 /// Takes one back.
 pub(crate) async fn revoke(registrar: &Registrar, nonce: Nonce) -> Result<Answer, Problem> {
-    match registrar.grant_revoke(nonce).await.map_err(failed)? {
-        Revoking::Revoked => Ok(Answer::done()),
-        Revoking::Consumed => {
-            Err(Problem::new(Code::ReplayNonceConsumed, "the grant was used already"))
+    for registrar in registrar.all() {
+        match registrar.grant_revoke(nonce).await.map_err(failed)? {
+            Revoking::Revoked => return Ok(Answer::done()),
+            Revoking::Consumed => {
+                let problem = Problem::new(Code::ReplayNonceConsumed, "the grant was used already");
+                return Err(problem);
+            }
+            Revoking::Unknown => {}
         }
-        Revoking::Unknown => Err(Problem::new(Code::GrantNotFound, "there is no such grant")),
     }
+    Err(Problem::new(Code::GrantNotFound, "there is no such grant"))
 }

@@ -13,8 +13,15 @@ use crate::registrar::sweeper::{RetentionDays, Swept};
 /// Forgets lines of the ledgers that are older.
 pub(crate) async fn sweep(registrar: &Registrar, fields: Fields) -> Result<Answer, Problem> {
     let retention = read(fields).map_err(Problem::of)?;
-    let swept = registrar.sweep(retention).await.map_err(failed)?;
-    let Swept { attempts, failures, grants, more } = swept;
+    let mut all = Swept::default();
+    for registrar in registrar.all() {
+        let swept = registrar.sweep(retention).await.map_err(failed)?;
+        all.attempts += swept.attempts;
+        all.failures += swept.failures;
+        all.grants += swept.grants;
+        all.more |= swept.more;
+    }
+    let Swept { attempts, failures, grants, more } = all;
     tracing::info!(attempts, failures, grants, more, "the registrar was swept");
     let body = json!({"attempts": attempts, "failures": failures, "grants": grants, "more": more});
     Ok(Answer::ok(&body))

@@ -45,6 +45,22 @@ impl Query {
         limit.ok_or_else(|| invalid(format!("limit must be from 1 to {PAGE_MAX}")))
     }
 
+    pub(super) fn word<T>(
+        &mut self,
+        key: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, Problem> {
+        let missing = || Problem::new(Code::MissingField, format!("the query needs {key}"));
+        let text = self.take(key).ok_or_else(missing)?;
+        parse(&text).ok_or_else(|| invalid(format!("{key} has no {text:?}")))
+    }
+
+    pub(super) fn entry(&mut self, key: &str) -> Result<Option<i64>, Problem> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        let entry = text.parse().ok().filter(|entry| *entry >= 1);
+        entry.map(Some).ok_or_else(|| invalid(format!("{key} must be the number of an entry")))
+    }
+
     /// Nothing else may be there.
     pub(super) fn finish(self) -> Result<(), Problem> {
         match self.0.keys().next() {

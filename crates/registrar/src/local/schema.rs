@@ -1,7 +1,8 @@
 //! The shapes of answers, for the OpenAPI document. A test compares live answers with them.
 
 use semel_api::schema::{
-    any_object, flag, list_of, maybe_object, number, object, text, time, word,
+    any_object, flag, list_of, maybe_number, maybe_object, maybe_text, number, object, text, time,
+    word,
 };
 use serde_json::Value;
 
@@ -45,6 +46,20 @@ pub(super) fn grants() -> Value {
         ("not_before", time()),
         ("not_after", time()),
         ("issued_at", time()),
+    ]))
+}
+
+pub(super) fn audit() -> Value {
+    list_of(object(&[
+        ("entry", number()),
+        ("event", word(&["started", "answered", "closed", "refused"])),
+        ("logical_request_key", text()),
+        ("attempt_id", text()),
+        ("outcome", maybe_text()),
+        ("at", time()),
+        ("closes", maybe_number()),
+        ("domain", maybe_text()),
+        ("nonce", maybe_text()),
     ]))
 }
 

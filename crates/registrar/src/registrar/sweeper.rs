@@ -1,12 +1,16 @@
 //! What a registrar forgets at night: old lines of its ledgers (docs/design/registrar.md, "What is
 //! forgotten"). Keys, nonces, registrations, verdicts and revocations are kept for ever.
+//!
+//! What nobody has asked for goes by a clock that has settled (`semel_core::plausible`): what was
+//! deleted does not come back. An operator who asks is believed.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use semel_core::clock::UnixMs;
+use semel_core::plausible::Sweep;
 use semel_store::StoreError;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
 use super::Registrar;
 use crate::limits::{
@@ -54,13 +58,38 @@ pub struct Swept {
 impl Registrar {
     /// Sweeps for somebody who waits: what is left is for the next time.
     pub async fn sweep(&self, retention: RetentionDays) -> Result<Swept, StoreError> {
-        self.sweep_steps(retention, SWEEP_STEPS_ASKED_MAX).await
+        self.sweep_steps(retention, SWEEP_STEPS_ASKED_MAX, self.clock.wall()).await
+    }
+
+    /// Sweeps at night, if the clock may be believed; how long to wait, if it may not.
+    pub async fn sweep_settled(
+        &self,
+        retention: RetentionDays,
+        steps: u32,
+    ) -> Result<Result<Swept, Duration>, StoreError> {
+        let theirs = self.store.now().await?;
+        let settled = {
+            let mut sweeps = self.sweeps.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(theirs) = theirs {
+                sweeps.heard(theirs, self.clock.monotonic());
+            }
+            sweeps.look_at(&*self.clock)
+        };
+        match settled {
+            Sweep::By(now) => self.sweep_steps(retention, steps, now).await.map(Ok),
+            Sweep::After(wait) => Ok(Err(wait)),
+        }
     }
 
     /// Every step is one transaction, and each of them leaves something that is true: it may end
     /// after any of them.
-    async fn sweep_steps(&self, retention: RetentionDays, steps: u32) -> Result<Swept, StoreError> {
-        let (store, now) = (&self.store, self.clock.wall());
+    async fn sweep_steps(
+        &self,
+        retention: RetentionDays,
+        steps: u32,
+        now: UnixMs,
+    ) -> Result<Swept, StoreError> {
+        let store = &self.store;
         let before = retention.before(now);
         store.sweep_begin(before, now).await?;
         let sweep = |after| store.attempt_sweep(before, after, SWEEP_LINES_MAX);
@@ -105,18 +134,22 @@ where
 /// Sweeps every night, for ever: it ends with the process.
 pub async fn nightly(registrar: Arc<Registrar>, retention: RetentionDays) {
     sleep(SWEEP_DELAY).await;
-    let mut nights = interval(SWEEP_INTERVAL);
-    nights.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        nights.tick().await;
-        match registrar.sweep_steps(retention, SWEEP_STEPS_MAX).await {
-            Ok(Swept { attempts, failures, grants, more }) => {
+        let next = match registrar.sweep_settled(retention, SWEEP_STEPS_MAX).await {
+            Ok(Ok(Swept { attempts, failures, grants, more })) => {
                 tracing::info!(attempts, failures, grants, more, "the registrar has swept");
+                SWEEP_INTERVAL
+            }
+            Ok(Err(wait)) => {
+                tracing::info!(seconds = wait.as_secs(), "the clock has to settle before a sweep");
+                wait
             }
             Err(error) => {
                 let error = error.chain();
                 tracing::error!(error, "the registrar could not sweep; it is tried again");
+                SWEEP_INTERVAL
             }
-        }
+        };
+        sleep(next).await;
     }
 }

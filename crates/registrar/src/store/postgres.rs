@@ -99,8 +99,8 @@ async fn together<Item: Together>(store: &PostgresStore, batch: &[Item]) -> Said
             let mut said = Vec::with_capacity(batch.len());
             for item in batch {
                 let alone = Item::at_once(store, std::slice::from_ref(item)).await;
-                let none = Err(StoreError::Stopped);
-                said.push(alone.and_then(|mut said| said.pop().unwrap_or(none)));
+                let none = || StoreError::Uncertain { cause: "nothing was said of it".into() };
+                said.push(alone.and_then(|mut said| said.pop().unwrap_or_else(|| Err(none()))));
             }
             said
         }

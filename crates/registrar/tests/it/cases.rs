@@ -24,6 +24,7 @@ const CASES: &[Case<Served>] = &[
     Case { name: "S0: consumed state is looked at first", run: |s| Box::pin(s_0(s)) },
     Case { name: "the gate", run: |s| Box::pin(gate(s)) },
     Case { name: "a revoked grant", run: |s| Box::pin(revoked(s)) },
+    Case { name: "the ledgers as they are read", run: |s| Box::pin(ledgers(s)) },
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,9 +233,29 @@ async fn rp_07(served: &Served) {
         let resolved = served.resolve(key).await;
         assert_eq!((&resolved.body["state"], resolved.result()), (&"failed".into(), won.result()));
 
-        let (_, others) = one_winner(served.race(&undo, &undo_grant, count).await);
-        assert_eq!(others.len(), count - 1);
+        // Whoever asks for it and with whatever: one effect is undone once.
+        let others = [
+            with(&undo, "owner_binding", "somebody-else"),
+            with(&undo, "artifact_hash", "ef".repeat(32)),
+        ];
+        let mut bodies: Vec<Value> =
+            (0..count).map(|number| attempt(&undo, &undo_grant, number)).collect();
+        for other in &others {
+            let grant = served.grant(other).await;
+            bodies.extend((0..count).map(|number| attempt(other, &grant, number)));
+        }
+        let (won, lost) = one_winner(served.all(bodies.clone()).await);
+        assert_eq!(lost.len(), 3 * count - 1);
+        let key = |body: &Value| body["logical_request_key"].clone();
+        let bypass = (409, "replay_attempt_no_bypass", "REPLAY_ATTEMPT_NO_BYPASS");
+        let again = served.all(bodies).await;
+        let of_others = |told: &&Response| key(&told.body) != key(&won.body);
+        let of_others: Vec<_> = again.iter().filter(of_others).cloned().collect();
+        assert_eq!(of_others.len(), 2 * count);
+        all_say(&of_others, bypass);
     }
+    let undone = "SELECT count(*) FROM registrar.effect_key WHERE operation = 'compensate'";
+    assert_eq!(served.database.count(undone).await, 2, "one of each");
 }
 
 async fn rp_08(served: &Served) {
@@ -329,4 +350,44 @@ async fn revoked(served: &Served) {
     let unknown = format!("/v1/grants/{}", "ff".repeat(16));
     let none = served.operate("DELETE", &unknown, &Value::Null).await;
     assert_eq!(none.said().1, "grant_not_found");
+}
+
+async fn ledgers(served: &Served) {
+    let mine = envelope("ledgers");
+    let grant = served.grant(&mine).await;
+    assert_eq!(served.register(&mine, &grant, 0).await.status, 201);
+    let other_run = with(&mine, "run_id", "r2");
+    for number in 1..=3 {
+        assert_eq!(served.register(&other_run, &grant, number).await.status, 409);
+    }
+    let read = async |query: &str| {
+        let path = format!("/v1/registrar/audit?{query}");
+        served.operate("GET", &path, &Value::Null).await
+    };
+    let refused = read("ledger=failures&limit=2").await;
+    let outcomes = |page: &Response| -> Vec<(String, String)> {
+        let items = page.body["items"].as_array().unwrap().iter();
+        let word = |item: &Value, field: &str| item[field].as_str().unwrap_or("").to_owned();
+        items.map(|item| (word(item, "attempt_id"), word(item, "outcome"))).collect()
+    };
+    let bypass = |number: u32| (format!("attempt-{number}"), "REPLAY_ATTEMPT_NO_BYPASS".to_owned());
+    assert_eq!(outcomes(&refused), [bypass(3), bypass(2)], "the newest first");
+    assert_eq!(refused.body["items"][0]["nonce"], grant["nonce"]);
+    let next = refused.body["next"].as_str().expect("one more").to_owned();
+    let rest = served.operate("GET", &next, &Value::Null).await;
+    assert_eq!((outcomes(&rest), &rest.body["next"]), (vec![bypass(1)], &Value::Null));
+    let attempts = read("ledger=attempts").await;
+    let events: Vec<&str> = attempts.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .rev()
+        .map(|item| item["event"].as_str().unwrap())
+        .collect();
+    assert_eq!(events[..2], ["started", "closed"], "{attempts:?}");
+    for wrong in ["", "ledger=none", "ledger=attempts&before=0", "ledger=attempts&more=1"] {
+        assert_eq!(read(wrong).await.status, 400, "{wrong}");
+    }
+    let stranger = served.ask("GET", "/v1/registrar/audit?ledger=failures", "", "").await;
+    assert_eq!(stranger.status, 401);
 }

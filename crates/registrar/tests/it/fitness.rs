@@ -43,7 +43,7 @@ async fn a_schema_that_lost_anything_is_refused_on_postgres() {
         )
         .await
         .unwrap();
-    assert_eq!(constraints.len(), 13 + 11);
+    assert_eq!(constraints.len(), 14 + 13);
     for row in constraints {
         let (table, name, kind, definition): (String, String, String, String) =
             (row.get(0), row.get(1), row.get(2), row.get(3));

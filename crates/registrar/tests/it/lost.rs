@@ -56,6 +56,27 @@ async fn a_commit_whose_answer_was_lost_is_there() {
     assert_eq!((again.status, again.result()), (200, resolved.result()));
 }
 
+/// BEGIN that the server refuses lets what was sent with it run alone: nothing of it writes then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_was_refused_to_begin_has_consumed_nothing() {
+    const BEGIN: &str = "BEGIN; SET LOCAL";
+    let (proxy, far, direct) = both().await;
+    let mine = envelope("begun");
+    let grant = far.grant(&mine).await;
+    proxy.fail_next(BEGIN, Fault::Spoil);
+    let lost = far.register(&mine, &grant, 0).await;
+    assert_eq!(proxy.fired(), 1);
+    let key = lost.body["logical_request_key"].as_str().unwrap();
+    if lost.status != 201 {
+        assert_eq!(lost.said(), (409, "uncertain_commit", "UNCERTAIN_COMMIT"));
+        proxy.fail_next(BEGIN, Fault::Spoil);
+        let resolved = far.resolve(key).await;
+        assert_eq!((proxy.fired(), &resolved.body["state"]), (2, &json!("absent")));
+        assert_eq!(far.register(&mine, &grant, 1).await.status, 201);
+    }
+    assert_eq!(direct.resolve(key).await.body["state"], "committed");
+}
+
 /// A transaction whose client is gone may still commit: `resolve` waits for its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn resolve_waits_for_the_ghost() {

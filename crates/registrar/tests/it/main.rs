@@ -13,6 +13,7 @@ mod crash_postgres;
 mod crash_sweep;
 mod crosswise;
 mod embedded;
+mod faults;
 mod fitness;
 mod hostile;
 mod lost;

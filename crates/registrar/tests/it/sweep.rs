@@ -3,12 +3,16 @@
 
 use std::time::Duration;
 
+use semel_core::limits::{CLOCK_SETTLES_AFTER, CLOCK_SETTLES_ALONE};
+use semel_registrar::envelope::Envelope;
+use semel_registrar::registrar::sweeper::RetentionDays;
+use semel_testkit::clock::SimClock;
 use semel_testkit::conformance::{Case, conforms};
 use serde_json::{Value, json};
 
 use crate::support::{
     Database, MANY, NOW, Response, Served, all_say, envelope, on_postgres, on_sqlite, one_winner,
-    with,
+    sqlite_store, start, with,
 };
 
 #[rustfmt::skip]
@@ -29,6 +33,36 @@ async fn sweeps_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sweeps_on_postgres() {
     assert_eq!(conforms(CASES, on_postgres).await, CASES.len());
+}
+
+/// A calendar that is a year ahead for a moment forgets nothing; one that has settled sweeps.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_at_night_goes_by_a_clock_that_has_settled() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = SimClock::at_ms(NOW.0);
+    let registrar = start(sqlite_store(folder.path()), &clock).await.unwrap();
+    let mine = Envelope::parse(envelope("night").to_string().as_bytes()).unwrap();
+    registrar.grant_issue(&mine, (None, None)).await.unwrap().expect("a grant");
+    let sweep = || registrar.sweep_settled(RetentionDays::new(1).unwrap(), 9);
+    let kept = async || registrar.grant_list(&mine.domain, None, 9).await.unwrap().len();
+    assert!(sweep().await.unwrap().is_err(), "nothing is known of the clock yet");
+    clock.advance(CLOCK_SETTLES_AFTER);
+    assert_eq!(sweep().await.unwrap().map(|swept| swept.grants), Ok(0), "it is young");
+    let year = i64::try_from(DAY.as_millis()).unwrap() * 365;
+    clock.step_wall_ms(year);
+    for _ in 0..3 {
+        assert!(sweep().await.unwrap().is_err(), "the calendar has leapt");
+        clock.advance(Duration::from_secs(2));
+    }
+    assert_eq!(kept().await, 1);
+    clock.step_wall_ms(-year);
+    assert!(sweep().await.unwrap().is_err(), "and back");
+    clock.advance(CLOCK_SETTLES_ALONE);
+    assert_eq!(sweep().await.unwrap().map(|swept| swept.grants), Ok(0));
+    // In its time it is forgotten.
+    clock.advance(DAY * 3);
+    assert_eq!(sweep().await.unwrap().map(|swept| swept.grants), Ok(1));
+    assert_eq!(kept().await, 0);
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -1,18 +1,25 @@
 //! Single rows are too slow: what arrives while a transaction is under way becomes the next one.
 //!
 //! A lane has no task of its own. Whoever finds it idle starts one that writes for as long as
-//! anything waits; a caller that goes away cancels nothing that was handed in (traps.md 49).
+//! anything waits; a caller that goes away cancels nothing that was handed in (traps.md 49), and
+//! gives no place back that its item still holds. A transaction that panics takes its own batch
+//! along and nobody else's.
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Semaphore, oneshot};
+use futures_util::FutureExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::StoreError;
 use crate::limits::{LANE_BATCH_MAX, LANE_QUEUE_MAX};
 
-/// What one caller asked for, and where it waits.
-type Waiting<Item, Answer> = (Item, oneshot::Sender<Result<Answer, StoreError>>);
+/// Where one caller waits, and its item's place in the lane.
+struct Waits<Answer> {
+    answer: oneshot::Sender<Result<Answer, StoreError>>,
+    _place: OwnedSemaphorePermit,
+}
 
 /// What the transactions of a lane do.
 pub trait Work<Item, Answer>: Clone + Send + Sync + 'static {
@@ -37,7 +44,7 @@ struct Shared<Item, Answer> {
 }
 
 struct Queue<Item, Answer> {
-    waiting: VecDeque<Waiting<Item, Answer>>,
+    waiting: VecDeque<(Item, Waits<Answer>)>,
     running: usize,
 }
 
@@ -55,11 +62,12 @@ impl<Item: Send + 'static, Answer: Send + 'static> Lane<Item, Answer> {
         work: &impl Work<Item, Answer>,
         item: Item,
     ) -> Result<Answer, StoreError> {
-        let Ok(_room) = self.shared.room.acquire().await else { return Err(StoreError::Stopped) };
+        let room = Arc::clone(&self.shared.room);
+        let Ok(place) = room.acquire_owned().await else { return Err(StoreError::Stopped) };
         let (answer, answered) = oneshot::channel();
         let idle = {
             let mut queue = self.shared.lock();
-            queue.waiting.push_back((item, answer));
+            queue.waiting.push_back((item, Waits { answer, _place: place }));
             let idle = queue.running < self.shared.at_once;
             queue.running += usize::from(idle);
             idle
@@ -82,18 +90,22 @@ impl<Item: Send, Answer: Send> Shared<Item, Answer> {
     async fn drain<W: Work<Item, Answer>>(&self, work: W) {
         let mut running = Running { lane: self, over: false };
         while let Some((batch, answers)) = running.next::<W>() {
-            let written = work.run(batch).await;
-            for (answer, written) in answers.into_iter().zip(written) {
+            // Those whose batch panicked hear that nobody can know; the others go on.
+            let Ok(written) = AssertUnwindSafe(work.run(batch)).catch_unwind().await else {
+                tracing::error!("a transaction that was shared has panicked");
+                continue;
+            };
+            for (waits, written) in answers.into_iter().zip(written) {
                 // Whoever went away does not want to know.
-                let _ = answer.send(written);
+                let _ = waits.answer.send(written);
             }
         }
     }
 }
 
-type Batch<Item, Answer> = (Vec<Item>, Vec<oneshot::Sender<Result<Answer, StoreError>>>);
+type Batch<Item, Answer> = (Vec<Item>, Vec<Waits<Answer>>);
 
-/// A task that drains the lane; a panic ends only itself.
+/// A task that drains the lane; it is counted until it ends, however that comes.
 struct Running<'l, Item: Send, Answer: Send> {
     lane: &'l Shared<Item, Answer>,
     over: bool,

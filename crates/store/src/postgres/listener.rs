@@ -128,7 +128,10 @@ impl Link {
 
     /// One connection, from its start to its loss.
     async fn connected(&self) -> Result<(), StoreError> {
-        let (client, mut connection) = self.config.connect(NoTls).await?;
+        // A server that accepts and says nothing would be waited for without an end.
+        let connect = tokio::time::timeout(self.answer_timeout, self.config.connect(NoTls));
+        let silent = |_| StoreError::Unavailable { cause: "the server says nothing".into() };
+        let (client, mut connection) = connect.await.map_err(silent)??;
         let client = Arc::new(client);
         let listen = client.batch_execute(&self.listen);
         let mut listen = pin!(tokio::time::timeout(self.answer_timeout, listen));

@@ -28,6 +28,24 @@ const APPLY: &str = "
     INSERT INTO public.semel_schema_migration (component, version, name, checksum, applied_at)
     VALUES ($1, $2, $3, $4, $5)";
 
+const HAS_BOOKKEEPING: &str = "SELECT to_regclass('public.semel_schema_migration') IS NOT NULL";
+
+const IS_APPLIED: &str = "
+    SELECT EXISTS (SELECT 1
+                     FROM public.semel_schema_migration
+                    WHERE component = $1)";
+
+/// Whether any migration of a part was ever run here.
+pub(super) async fn is_applied(postgres: &Postgres, component: &str) -> Result<bool, StoreError> {
+    let tx = postgres.snapshot().await?;
+    let kept = tx.query(HAS_BOOKKEEPING, &[]).await?;
+    if !kept.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false) {
+        return Ok(false);
+    }
+    let found = tx.query(IS_APPLIED, &[&component]).await?;
+    Ok(found.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false))
+}
+
 /// Everything that a part misses, in one transaction.
 pub(super) async fn run(
     postgres: &Postgres,

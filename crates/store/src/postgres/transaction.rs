@@ -2,9 +2,18 @@
 //!
 //! | when | what failed | fate |
 //! |---|---|---|
+//! | BEGIN with others | the server answered with an ERROR | tried again, then uncertain; closed |
 //! | before COMMIT | anything | undone; a connection in doubt is dropped |
-//! | COMMIT | the server answered with an ERROR | undone |
+//! | COMMIT | the server answered with an ERROR | undone; rolled back before it is given back |
 //! | COMMIT | no answer, a FATAL answer, a timeout | uncertain; the connection is dropped |
+//!
+//! Behind a BEGIN that is refused (a cancelled query is enough) every statement that was sent with
+//! it is a transaction of its own. So BEGIN sets [`IN_TRANSACTION`] for the transaction, in one
+//! message that is done as a whole or not at all, and whatever writes in that round trip asks for
+//! it.
+//!
+//! The wait of a COMMIT for a synchronous standby has no `statement_timeout`: the server takes that
+//! timer away before it commits. It is ours that ends it, and then it is uncertain.
 //!
 //! COMMIT of a transaction in which a statement had failed answers `ROLLBACK`, which the driver
 //! does not tell apart. So a [`Transaction`] remembers every statement that failed or whose answer
@@ -23,6 +32,7 @@ use tokio_postgres::{Error, Row, Statement};
 use super::Postgres;
 use crate::StoreError;
 use crate::error::chain;
+use crate::limits::BEGIN_ROUNDS_MAX;
 
 /// How a transaction begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +40,15 @@ pub(super) enum Kind {
     Write,
     Snapshot,
 }
+
+/// What a statement that writes, and is sent before BEGIN was answered, has among its conditions.
+const IN_TRANSACTION: &str = "current_setting('semel.tx', true) = 'on'";
+
+/// BEGIN of a transaction whose statements do not wait for its answer.
+const BEGIN_UNSEEN: &str = match cfg!(semel_plant = "begin") {
+    false => "BEGIN; SET LOCAL semel.tx = 'on'",
+    true => "BEGIN; SET semel.tx = 'on'",
+};
 
 impl Kind {
     const fn begin(self) -> &'static str {
@@ -54,6 +73,21 @@ pub struct Transaction {
     open: AtomicUsize,
 }
 
+/// Why a transaction was not begun.
+enum BeginError {
+    /// The server said no to BEGIN, and perhaps yes to what came behind it.
+    Refused {
+        cause: Arc<str>,
+    },
+    Failed(StoreError),
+}
+
+impl From<StoreError> for BeginError {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 type Parameters<'p> = &'p [&'p (dyn ToSql + Sync)];
 
 /// A statement and its parameters.
@@ -66,22 +100,49 @@ impl Transaction {
         Ok(transaction)
     }
 
-    /// Begins with these statements, in this order and in one round trip.
+    /// Begins with these statements, in this order and in one round trip. None of them has done
+    /// anything when BEGIN was refused, so that all of it can be tried again.
     pub(super) async fn begin_with(
         postgres: &Postgres,
         asked: &[Asked<'_>],
     ) -> Result<(Self, Vec<Vec<Row>>), StoreError> {
-        let transaction = Self::on_a_connection(postgres).await?;
+        debug_assert!(asked.iter().all(|(sql, _)| !writes_alone(sql)), "a statement writes alone");
+        let mut refused: Arc<str> = "the server does not begin".into();
+        for _ in 0..BEGIN_ROUNDS_MAX {
+            match Self::begin_once(postgres, asked).await {
+                Err(BeginError::Refused { cause }) => refused = cause,
+                Err(BeginError::Failed(error)) => return Err(error),
+                Ok(begun) => return Ok(begun),
+            }
+        }
+        Err(StoreError::Uncertain { cause: refused })
+    }
+
+    async fn begin_once(
+        postgres: &Postgres,
+        asked: &[Asked<'_>],
+    ) -> Result<(Self, Vec<Vec<Row>>), BeginError> {
+        let mut transaction = Self::on_a_connection(postgres).await?;
         let statements = transaction.prepared(asked).await?;
         let client = transaction.client()?;
-        let begin = transaction.tracked(client.batch_execute(Kind::Write.begin()));
+        let begin = transaction.tracked(client.batch_execute(BEGIN_UNSEEN));
         let asked = asked.iter().zip(&statements);
         let answers = asked.map(|((_, parameters), statement)| {
             transaction.tracked(client.query(statement, parameters))
         });
         // Polled in this order, so sent in this order.
         let (begun, answers) = tokio::join!(biased; begin, join_all(answers));
-        begun?;
+        match begun {
+            Ok(()) => {}
+            Err(error @ (StoreError::Postgres(_) | StoreError::Full)) => {
+                if let Some(connection) = transaction.connection.take() {
+                    close(connection);
+                }
+                return Err(BeginError::Refused { cause: error.chain().into() });
+            }
+            // What was lost with its connection did nothing that was not in the transaction.
+            Err(error) => return Err(error.into()),
+        }
         let rows = answers.into_iter().collect::<Result<_, _>>()?;
         Ok((transaction, rows))
     }
@@ -156,8 +217,9 @@ impl Transaction {
     pub async fn commit(mut self) -> Result<(), StoreError> {
         let connection = self.take_for_commit()?;
         let answer = connection.batch_execute("COMMIT");
-        let answer = tokio::time::timeout(self.postgres.options.answer_timeout, answer).await;
-        settle(connection, answer.ok())
+        let limit = self.postgres.options.answer_timeout;
+        let answer = tokio::time::timeout(limit, answer).await;
+        settle(connection, answer.ok(), limit)
     }
 
     /// Runs one last statement and commits, in one round trip.
@@ -183,14 +245,8 @@ impl Transaction {
             tokio::join!(biased; join_all(answers), connection.batch_execute("COMMIT"))
         };
         let limit = self.postgres.options.answer_timeout;
-        let Ok((answers, commit)) = tokio::time::timeout(limit, both).await else {
-            return settle(connection, None).map(|()| Vec::new());
-        };
-        match answers.into_iter().collect::<Result<Vec<_>, _>>() {
-            Ok(rows) => settle(connection, Some(commit)).map(|()| rows),
-            Err(error) if error.as_db_error().is_some_and(is_definite) => Err(error.into()),
-            Err(error) => settle(connection, Some(Err(error))).map(|()| Vec::new()),
-        }
+        let answered = tokio::time::timeout(limit, both).await.ok();
+        settle_all(connection, answered, limit)
     }
 
     /// From here on the connection is given back by name or closed by being dropped: nothing may
@@ -275,10 +331,13 @@ pub(super) async fn write(
     let statement = alone.tracked(client.prepare_cached(sql)).await?;
     let connection = alone.take_for_commit()?;
     let answer = connection.query(&statement, parameters);
-    match tokio::time::timeout(postgres.options.answer_timeout, answer).await {
+    let limit = postgres.options.answer_timeout;
+    match tokio::time::timeout(limit, answer).await {
         Ok(Ok(rows)) => Ok(rows),
-        Ok(Err(error)) => settle(connection, Some(Err(error))).map(|()| Vec::new()),
-        Err(_) => settle(connection, None).map(|()| Vec::new()),
+        // It has undone itself: there is no transaction around it that would have to be.
+        Ok(Err(error)) if is_alone(&error) => Err(error.into()),
+        Ok(Err(error)) => settle(connection, Some(Err(error)), limit).map(|()| Vec::new()),
+        Err(_) => settle(connection, None, limit).map(|()| Vec::new()),
     }
 }
 
@@ -294,32 +353,60 @@ pub(super) async fn transact(
         let asked = asked.iter().zip(&statements);
         let answers =
             asked.map(|((_, parameters), statement)| connection.query(statement, parameters));
-        let begin = connection.batch_execute(Kind::Write.begin());
+        let begin = connection.batch_execute(BEGIN_UNSEEN);
         let commit = connection.batch_execute("COMMIT");
         // Polled in this order, so sent in this order.
         tokio::join!(biased; begin, join_all(answers), commit)
     };
     let limit = postgres.options.answer_timeout;
     let Ok((begun, answers, commit)) = tokio::time::timeout(limit, all).await else {
-        return settle(connection, None).map(|()| Vec::new());
+        return settle_all(connection, None, limit);
     };
     if let Err(error) = begun {
         // Each of the others may have been committed, and by itself.
         close(connection);
         return Err(StoreError::Uncertain { cause: chain(&error).into() });
     }
+    settle_all(connection, Some((answers, commit)), limit)
+}
+
+/// The answers to the last statements of a transaction, and that to its COMMIT.
+type Last = (Vec<Result<Vec<Row>, Error>>, Result<(), Error>);
+
+/// What they mean. A statement that failed has ended the transaction, and then COMMIT has done what
+/// ROLLBACK does, unless it was refused as well.
+fn settle_all(
+    connection: Object,
+    answered: Option<Last>,
+    limit: Duration,
+) -> Result<Vec<Vec<Row>>, StoreError> {
+    let Some((answers, commit)) = answered else {
+        return settle(connection, None, limit).map(|()| Vec::new());
+    };
     match answers.into_iter().collect::<Result<Vec<_>, _>>() {
-        Ok(rows) => settle(connection, Some(commit)).map(|()| rows),
-        Err(error) if error.as_db_error().is_some_and(is_definite) => Err(error.into()),
-        Err(error) => settle(connection, Some(Err(error))).map(|()| Vec::new()),
+        Ok(rows) => settle(connection, Some(commit), limit).map(|()| rows),
+        Err(error) if error.as_db_error().is_some_and(is_definite) => {
+            if commit.is_err() {
+                undo(connection, limit);
+            }
+            Err(error.into())
+        }
+        Err(error) => settle(connection, Some(Err(error)), limit).map(|()| Vec::new()),
     }
 }
 
-/// What the answer to a COMMIT means; no answer at all is a timeout.
-fn settle(connection: Object, answer: Option<Result<(), Error>>) -> Result<(), StoreError> {
+/// What the answer to a COMMIT means; no answer at all is a timeout. One that was refused may have
+/// left the transaction open, as one that can only fail: whoever got such a connection next would
+/// hear of it in our place.
+fn settle(
+    connection: Object,
+    answer: Option<Result<(), Error>>,
+    limit: Duration,
+) -> Result<(), StoreError> {
     let cause = match answer {
         Some(Ok(())) => return Ok(()),
         Some(Err(error)) if error.as_db_error().is_some_and(is_definite) => {
+            undo(connection, limit);
             return Err(error.into());
         }
         Some(Err(error)) => chain(&error),
@@ -334,15 +421,19 @@ impl Drop for Transaction {
         let Some(connection) = self.connection.take() else {
             return;
         };
-        let quiet = self.open.load(Ordering::SeqCst) == 0;
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if quiet => {
-                let limit = self.postgres.options.answer_timeout;
-                drop(runtime.spawn(roll_back(connection, limit)));
-            }
-            // Closing the connection undoes it as well; it only costs a new one.
-            Ok(_) | Err(_) => close(connection),
+        match self.open.load(Ordering::SeqCst) {
+            0 => undo(connection, self.postgres.options.answer_timeout),
+            _ => close(connection),
         }
+    }
+}
+
+/// Gives a connection back once its transaction is rolled back. Closing it undoes that as well; it
+/// only costs a new one.
+fn undo(connection: Object, limit: Duration) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(roll_back(connection, limit))),
+        Err(_) => close(connection),
     }
 }
 
@@ -369,6 +460,13 @@ fn is_definite(error: &DbError) -> bool {
     error.parsed_severity() == Some(Severity::Error)
 }
 
+/// A definite error of a statement that is a transaction of its own; not of one that found itself
+/// in somebody else's.
+fn is_alone(error: &Error) -> bool {
+    error.as_db_error().is_some_and(is_definite)
+        && error.code() != Some(&SqlState::IN_FAILED_SQL_TRANSACTION)
+}
+
 /// Serialization failures and deadlocks: the same transaction may simply run again.
 pub(super) fn is_contention(error: &Error) -> bool {
     let state = error.code();
@@ -393,4 +491,29 @@ impl From<Error> for StoreError {
 fn is_lost(error: &Error) -> bool {
     let source = std::error::Error::source(error);
     error.is_closed() || source.is_some_and(|source| source.is::<std::io::Error>())
+}
+
+/// Whether a statement would write although its transaction was not begun.
+fn writes_alone(sql: &str) -> bool {
+    let writes = ["INSERT INTO", "DELETE FROM", "UPDATE "].iter().any(|verb| {
+        // FOR UPDATE is a lock.
+        sql.match_indices(verb).any(|(at, _)| !sql[..at].ends_with("FOR "))
+    });
+    writes && !sql.contains(IN_TRANSACTION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_writes_before_begin_was_answered_asks_for_the_transaction() {
+        assert!(!writes_alone("SELECT no FROM job WHERE due FOR UPDATE SKIP LOCKED"));
+        assert!(!writes_alone("SELECT pg_advisory_xact_lock($1)"));
+        for sql in ["INSERT INTO t VALUES (1)", "UPDATE t SET x = 1", "DELETE FROM t"] {
+            assert!(writes_alone(sql));
+            assert!(!writes_alone(&format!("{sql} WHERE {IN_TRANSACTION}")));
+        }
+        assert!(writes_alone("SELECT 1 FROM t FOR UPDATE; UPDATE t SET x = 1"));
+    }
 }

@@ -31,13 +31,14 @@ impl<'a> Caller<'a> {
         self.all.inside.load(Ordering::Relaxed) == 1
     }
 
-    /// Waits for the thread's answer; without one it never began.
+    /// Waits for the thread's answer; `none` says what is known when it ends without one.
     ///
     /// Waking a thread on a core that fell asleep meanwhile can take longer than the work, so a
     /// caller who is alone looks around a few times before it sleeps.
     pub(super) async fn wait<T>(
         self,
         mut answer: oneshot::Receiver<Result<T, StoreError>>,
+        none: fn() -> StoreError,
     ) -> Result<T, StoreError> {
         if self.is_alone() && self.all.patience.may_look() {
             for _ in 0..limits::YIELDS_WHEN_ALONE {
@@ -47,12 +48,12 @@ impl<'a> Caller<'a> {
                         return result;
                     }
                     Err(TryRecvError::Empty) => tokio::task::yield_now().await,
-                    Err(TryRecvError::Closed) => return Err(StoreError::Stopped),
+                    Err(TryRecvError::Closed) => return Err(none()),
                 }
             }
             self.all.patience.in_vain();
         }
-        answer.await.map_err(|_| StoreError::Stopped)?
+        answer.await.unwrap_or_else(|_| Err(none()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A write on its way through a group, whatever its type: run it, keep its result, answer later.
 
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,8 @@ pub(super) trait Job: Send {
     /// The write succeeded, and is undone all the same for this reason.
     fn overrule(&mut self, error: StoreError);
 
-    /// The commit is on disk.
+    /// The commit is on disk: the caller is answered, also when somebody else who is told of it
+    /// panics.
     fn committed(self: Box<Self>);
 
     /// The group did not commit.
@@ -112,12 +113,15 @@ where
     }
 
     fn committed(self: Box<Self>) {
-        let result = self.result.unwrap_or(Err(StoreError::Stopped));
-        if let Ok(result) = &result {
-            (self.then)(result);
-        }
+        let never_run = || StoreError::Uncertain { cause: "it was committed without a run".into() };
+        let (then, result) = (self.then, self.result.unwrap_or_else(|| Err(never_run())));
+        let told = match &result {
+            Ok(result) => catch_unwind(AssertUnwindSafe(|| then(result))),
+            Err(_) => Ok(()),
+        };
         // A caller that went away does not want the answer.
         let _ = self.reply.send(result);
+        told.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
     fn failed(self: Box<Self>, error: StoreError) {

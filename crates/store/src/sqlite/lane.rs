@@ -1,4 +1,5 @@
-//! Threads that each own a connection and run closures one at a time: readers and maintenance.
+//! Threads that each own a connection and run closures one at a time: readers and maintenance. A
+//! panic ends none of them: the next closure finds the connection as it was.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -39,7 +40,9 @@ impl Lane {
             let queue = Arc::clone(&lane.queue);
             std::thread::Builder::new().name(name.to_owned()).spawn(move || {
                 while let Some(task) = queue.pop() {
-                    task(&connection);
+                    // The hook has said where; whoever waits hears of it.
+                    let _ = catch_unwind(AssertUnwindSafe(|| task(&connection)));
+                    leave_transaction(&connection);
                 }
                 drop(connection);
                 queue.thread_ended();
@@ -65,8 +68,16 @@ impl Lane {
         async move {
             let caller = Caller::enter(&self.callers, many);
             self.queue.push(task, Urgency::Awaited).await?;
-            caller.wait(answer).await
+            caller.wait(answer, || StoreError::Panicked).await
         }
+    }
+
+    /// Hands in work that nobody waits for.
+    pub(super) fn hand_in(
+        &self,
+        f: impl FnOnce(&Connection) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        self.queue.push_riding(Box::new(f))
     }
 
     pub(super) async fn close(self) {
@@ -79,6 +90,15 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         self.queue.close();
+    }
+}
+
+/// One that stayed open would be the next caller's, and hold the log back for ever.
+fn leave_transaction(connection: &Connection) {
+    if !connection.is_autocommit()
+        && let Err(error) = connection.execute_batch("ROLLBACK")
+    {
+        tracing::error!(%error, "a transaction could not be left");
     }
 }
 

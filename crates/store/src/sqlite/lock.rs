@@ -5,12 +5,18 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::open::{fsync_folder, wal_path};
 use crate::OpenError;
 
 /// What the lock's file holds while a database is being replaced.
 const REPLACING: &[u8] = b"a restore is under way\n";
+
+/// Whoever opens a database has the lock alone for a moment, to see whether others have it: that
+/// is waited for.
+const LOCK_LOOKS: u32 = 21;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// A database that nobody has open, for as long as this lives.
 pub struct Alone {
@@ -19,19 +25,34 @@ pub struct Alone {
 }
 
 /// Held for as long as a database is open.
+#[expect(clippy::disallowed_methods, reason = "nobody tells when another process unlocks")]
 pub(super) fn share(path: &Path) -> Result<File, OpenError> {
     let lock = open(path)?;
-    let busy = || OpenError::Replacing { path: path.to_owned() };
-    match lock.try_lock_shared() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(busy()),
-        Err(TryLockError::Error(source)) => {
-            return Err(OpenError::Io { path: beside(path), source });
+    let replacing = || OpenError::Replacing { path: path.to_owned() };
+    let mut looks = 0;
+    loop {
+        let locked = match lock.try_lock_shared() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(source)) => {
+                return Err(OpenError::Io { path: beside(path), source });
+            }
+        };
+        // Whoever wrote that is at work, or stopped half-way: the database may be missing, or
+        // without its log.
+        let marked = lock.metadata().is_ok_and(|lock| lock.len() > 0);
+        looks += 1;
+        match (marked, locked) {
+            (false, true) => return Ok(lock),
+            (false, false) if looks < LOCK_LOOKS => std::thread::sleep(LOCK_PAUSE),
+            (_, _) => return Err(replacing()),
         }
     }
-    // Somebody stopped half-way: the database may be missing, or without its log.
-    let marked = lock.metadata().is_ok_and(|lock| lock.len() > 0);
-    if marked { Err(busy()) } else { Ok(lock) }
+}
+
+/// Whether nobody has the database open now; of one that cannot be locked nobody knows.
+pub(super) fn nobody_has(path: &Path) -> bool {
+    matches!(Alone::with(path), Ok(Some(_)))
 }
 
 impl Alone {
@@ -88,4 +109,46 @@ fn with(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn whoever_opens_at_the_same_moment_is_let_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let together = Barrier::new(4);
+        let opener = || {
+            let mut refused = 0;
+            for _ in 0..500 {
+                together.wait();
+                let _ = nobody_has(&path);
+                let shared = share(&path);
+                together.wait();
+                refused += usize::from(shared.is_err());
+            }
+            refused
+        };
+        let refused: usize = std::thread::scope(|scope| {
+            let openers: Vec<_> = (0..4).map(|_| scope.spawn(opener)).collect();
+            openers.into_iter().map(|opener| opener.join().unwrap()).sum()
+        });
+        assert_eq!(refused, 0);
+    }
+
+    #[test]
+    fn nobody_opens_what_is_being_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let alone = Alone::with(&path).unwrap().unwrap();
+        assert!(matches!(share(&path), Err(OpenError::Replacing { .. })));
+        drop(alone);
+        drop(share(&path).unwrap());
+        std::fs::write(beside(&path), REPLACING).unwrap();
+        assert!(matches!(share(&path), Err(OpenError::Replacing { .. })));
+    }
 }

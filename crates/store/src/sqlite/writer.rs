@@ -8,8 +8,14 @@
 //! | a write returns `Err`, panics, changes too many rows | undone | committed |
 //! | SQLite ends the transaction, or the disk is full | undone | undone too |
 //! | COMMIT fails, or an I/O error or corruption shows | uncertain; the writer stops | the same |
+//!
+//! The writer's last word is [`OnUncertain`], unless it was asked to close: before anybody is
+//! answered where an outcome is unknown, before anything is logged, and also when its thread
+//! panics. Whoever then gets no answer knows nothing of its write; who was not begun is told so.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,15 +60,13 @@ impl Writer {
             queue: Arc::clone(&queue),
             commits: Arc::clone(&commits),
             on_uncertain: Arc::clone(&options.on_uncertain),
+            has_told: Cell::new(false),
             group_max: options.group_max.max(1),
             ride_wait: options.ride_wait,
             rows_max: options.write_rows_max,
         };
-        std::thread::Builder::new().name("sqlite-write".to_owned()).spawn(move || {
-            thread.run(&connection);
-            drop(connection);
-            thread.queue.thread_ended();
-        })?;
+        let running = Running { thread, connection: Some(connection) };
+        std::thread::Builder::new().name("sqlite-write".to_owned()).spawn(move || running.run())?;
         Ok(Self { queue, callers: Callers::default(), commits })
     }
 
@@ -91,7 +95,7 @@ impl Writer {
         async move {
             let caller = Caller::enter(&self.callers, many);
             self.queue.push(job, Urgency::Awaited).await?;
-            caller.wait(answer).await
+            caller.wait(answer, no_answer).await
         }
     }
 
@@ -108,7 +112,7 @@ impl Writer {
         let job: Box<dyn Job> = Box::new(Awaited { f, place: None, then, result: None, reply });
         async move {
             self.queue.push(job, urgency).await?;
-            answer.await.map_err(|_| StoreError::Stopped)?
+            answer.await.unwrap_or_else(|_| Err(no_answer()))
         }
     }
 
@@ -133,6 +137,11 @@ impl Writer {
     }
 }
 
+/// Of a write that was handed in: its thread has ended over it, before or after the commit.
+fn no_answer() -> StoreError {
+    StoreError::Uncertain { cause: "the writer has ended".into() }
+}
+
 /// A writer that nobody can reach any more commits what it was given and ends.
 impl Drop for Writer {
     fn drop(&mut self) {
@@ -145,9 +154,36 @@ struct Thread {
     queue: Arc<Queue<Box<dyn Job>>>,
     commits: Arc<AtomicU64>,
     on_uncertain: OnUncertain,
+    /// It was called, once.
+    has_told: Cell<bool>,
     group_max: usize,
     ride_wait: Duration,
     rows_max: u64,
+}
+
+/// The thread and its connection. However it ends, nobody waits for it any longer.
+struct Running {
+    thread: Thread,
+    connection: Option<Connection>,
+}
+
+impl Running {
+    fn run(self) {
+        if let Some(connection) = &self.connection {
+            self.thread.run(connection);
+        }
+        // It was asked to close, or has told already.
+        self.thread.has_told.set(true);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.thread.tell(&StoreError::Uncertain { cause: "the writer has panicked".into() });
+        self.thread.refuse_the_rest();
+        drop(self.connection.take());
+        self.thread.queue.thread_ended();
+    }
 }
 
 impl Thread {
@@ -164,12 +200,19 @@ impl Thread {
             match outcome {
                 Ok(()) => {
                     let commits = self.commits.fetch_add(1, Ordering::Relaxed) + 1;
-                    jobs.for_each(|job| job.committed());
+                    // All are answered, whoever of those who are told of it panics.
+                    let told = |job: Box<dyn Job>| {
+                        catch_unwind(AssertUnwindSafe(|| job.committed())).is_ok()
+                    };
+                    if jobs.map(told).filter(|told| !told).count() > 0 {
+                        let cause = "who was to be told of a commit has panicked";
+                        return self.stop(cause.into(), Vec::new());
+                    }
                     log::keep(connection, &self.path, commits);
                 }
                 Err(Lost::Undone(error, cause)) => {
-                    tracing::warn!(%cause, "a group of writes was rolled back");
                     jobs.for_each(|job| job.failed(error(Arc::clone(&cause))));
+                    tracing::warn!(%cause, "a group of writes was rolled back");
                 }
                 Err(Lost::Uncertain(cause)) => return self.stop(cause, jobs.collect()),
             }
@@ -210,14 +253,25 @@ impl Thread {
         }
     }
 
-    /// Ends the writer after an uncertain outcome: the process is told first, the callers after.
+    /// Ends the writer after an uncertain outcome: the process is told first, then the callers, and
+    /// the log last of all.
     fn stop(&self, cause: Arc<str>, jobs: Vec<Box<dyn Job>>) {
-        let uncertain = StoreError::Uncertain { cause: Arc::clone(&cause) };
-        tracing::error!(%cause, "the outcome of a commit is unknown, writing stops");
-        (self.on_uncertain)(&uncertain);
+        self.tell(&StoreError::Uncertain { cause: Arc::clone(&cause) });
         for job in jobs {
             job.failed(StoreError::Uncertain { cause: Arc::clone(&cause) });
         }
+        self.refuse_the_rest();
+        tracing::error!(%cause, "the outcome of a commit is unknown, writing stops");
+    }
+
+    fn tell(&self, uncertain: &StoreError) {
+        if !self.has_told.replace(true) {
+            (self.on_uncertain)(uncertain);
+        }
+    }
+
+    /// What waits was never begun, and nothing more is taken.
+    fn refuse_the_rest(&self) {
         for job in self.queue.abandon() {
             job.failed(StoreError::Stopped);
         }

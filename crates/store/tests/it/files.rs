@@ -1,6 +1,7 @@
 //! Opening files: whose they are, which version, how they were left; checks and copies.
 
 use std::io::{Seek, SeekFrom, Write};
+use std::sync::Arc;
 
 use semel_store::limits;
 use semel_store::migration::{Migration, MigrationSet};
@@ -113,6 +114,59 @@ async fn an_unclean_stop_is_noticed() {
     let after_crash = open(crashed.path());
     assert_eq!(after_crash.last_stop(), LastStop::Unclean);
     assert_eq!(get(&after_crash, "a").await, Some(1));
+}
+
+/// The end of one table's root page is overwritten: it can be opened, and nobody uses that table.
+fn damage(file: &std::path::Path) {
+    use std::os::unix::fs::FileExt;
+    let connection = rusqlite::Connection::open(file).unwrap();
+    let sql = "SELECT rootpage FROM sqlite_schema WHERE name = 'unused'";
+    let page: u32 = connection.query_row(sql, [], |row| row.get(0)).unwrap();
+    let bytes: u32 = connection.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
+    drop(connection);
+    let file = std::fs::File::options().write(true).open(file).unwrap();
+    file.write_all_at(&[0x55; 8], u64::from(page - 1) * u64::from(bytes)).unwrap();
+}
+
+#[tokio::test]
+async fn after_an_unclean_stop_and_only_then_the_file_is_checked_in_the_background() {
+    const UNUSED: MigrationSet = MigrationSet {
+        component: "unused",
+        migrations: &[Migration { version: 1, name: "unused", sql: "CREATE TABLE unused (x)" }],
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (mut options, told) = options(folder.path());
+    options.migrations.push(UNUSED);
+    let on_uncertain = {
+        let told = Arc::clone(&told);
+        Arc::new(move |error: &StoreError| told.lock().unwrap().push(error.to_string()))
+    };
+    options.on_uncertain = on_uncertain;
+    // One thread does such work, so that what was handed in before this is over.
+    let checked = async |store: &Sqlite| {
+        store.maintain(|_| Ok(())).await.unwrap();
+        std::mem::take(&mut *told.lock().unwrap())
+    };
+    Sqlite::open(&options).unwrap().close().await;
+    damage(&options.path);
+    let store = Sqlite::open(&options).unwrap();
+    assert_eq!(checked(&store).await, [] as [&str; 0], "it was closed in order");
+    store.write(|tx| put(tx, "a", 1)).await.unwrap();
+    // Somebody else opens it meanwhile, as commands do: its log is no trace of a stop.
+    let second = Sqlite::open(&options).unwrap();
+    assert_eq!(checked(&second).await, [] as [&str; 0]);
+    second.close().await;
+    // What a killed process leaves.
+    let crashed = tempfile::tempdir().unwrap();
+    for name in ["items.db", "items.db-wal"] {
+        std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
+    }
+    store.close().await;
+    options.path = crashed.path().join("items.db");
+    let store = Sqlite::open(&options).unwrap();
+    let wrong = checked(&store).await;
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert!(wrong[0].starts_with(&format!("{} is damaged: ", options.path.display())), "{wrong:?}");
 }
 
 /// Of a file that is in use: its log has its full length, is written over, and is as good as any

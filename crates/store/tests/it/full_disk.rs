@@ -1,33 +1,11 @@
 //! A real full disk and a real I/O error. Both need a process with limits of its own, so each test
 //! runs itself again under them.
 
-use std::process::Command;
-
 use semel_store::sqlite::Sqlite;
 use semel_store::{Fate, StoreError};
+use semel_testkit::disk;
 
 use crate::support::{keys, open, options, put};
-
-const FOLDER_VARIABLE: &str = "SEMEL_LIMITED_FOLDER";
-
-/// Runs this very test again under `shell`, which must end in `exec "$@"`; its folder comes by
-/// environment. Returns `None` in that second run.
-fn under(test: &str, shell: &str, folder: &std::path::Path) -> Option<String> {
-    if std::env::var_os(FOLDER_VARIABLE).is_some() {
-        return None;
-    }
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-euc", shell, "limited"])
-        .arg(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(FOLDER_VARIABLE, folder)
-        .output()
-        .expect("util-linux's unshare starts");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
-    Some(text)
-}
 
 /// Writes rows until one fails.
 async fn fill(store: &Sqlite, wide: usize) -> (Vec<String>, StoreError) {
@@ -45,13 +23,8 @@ async fn fill(store: &Sqlite, wide: usize) -> (Vec<String>, StoreError) {
 
 #[tokio::test]
 async fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
-    let folder = tempfile::tempdir().unwrap();
-    let shell = r#"mount -t tmpfs -o size=600k none "$SEMEL_LIMITED_FOLDER"; exec "$@""#;
     let test = "full_disk::a_full_disk_refuses_and_goes_on_once_there_is_room";
-    if under(test, shell, folder.path()).is_some() {
-        return;
-    }
-    let folder = std::path::PathBuf::from(std::env::var_os(FOLDER_VARIABLE).unwrap());
+    let Some(folder) = disk::with_a_small_disk(test, 600 << 10) else { return };
     let (options, told) = options(&folder);
     let ballast = folder.join("ballast");
     std::fs::write(&ballast, vec![1; 100 << 10]).unwrap();
@@ -70,14 +43,10 @@ async fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
 
 #[tokio::test]
 async fn an_io_error_in_commit_is_uncertain_and_stops_the_writer() {
-    let folder = tempfile::tempdir().unwrap();
     // Writes past this file size fail with EFBIG, which SQLite reports as an I/O error.
     let shell = r#"trap "" XFSZ; ulimit -f 300; exec "$@""#;
     let test = "full_disk::an_io_error_in_commit_is_uncertain_and_stops_the_writer";
-    if under(test, shell, folder.path()).is_some() {
-        return;
-    }
-    let folder = std::path::PathBuf::from(std::env::var_os(FOLDER_VARIABLE).unwrap());
+    let Some(folder) = disk::under(test, shell) else { return };
     let (options, told) = options(&folder);
     let store = Sqlite::open(&options).unwrap();
     let (acknowledged, error) = fill(&store, 3000).await;

@@ -1,11 +1,6 @@
 //! The stores through their public face, on real files and a real server.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod conformance;
 mod crash;
@@ -13,5 +8,7 @@ mod files;
 mod full_disk;
 mod group;
 mod interleavings;
+mod lane;
+mod last_words;
 mod postgres;
 mod support;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use semel_store::migration::{Migration, MigrationSet};
-use semel_store::postgres::{Asked, Postgres, PostgresOptions, Transaction};
+use semel_store::postgres::{Asked, Heard, Postgres, PostgresOptions, Transaction};
 use semel_store::{Fate, OpenError, StoreError};
 use semel_testkit::proxy::{Fault, Proxy};
 use semel_testkit::servers;
@@ -14,6 +14,7 @@ use tokio::sync::Barrier;
 use crate::support::ITEMS;
 
 const PUT: &str = "INSERT INTO item (key, value) VALUES ($1, $2)";
+const COUNT: &str = "SELECT count(*) FROM item";
 const ADD: &str = "UPDATE item SET value = value + $2 WHERE key = $1";
 
 async fn open(address: &str) -> Postgres {
@@ -40,7 +41,7 @@ async fn number(postgres: &Postgres, sql: &str) -> i64 {
 }
 
 async fn count(postgres: &Postgres) -> i64 {
-    number(postgres, "SELECT count(*) FROM item").await
+    number(postgres, COUNT).await
 }
 
 /// A store that reaches its server through a proxy, and one that reaches it directly.
@@ -136,6 +137,97 @@ async fn a_transaction_in_one_round_trip_is_as_honest_as_a_commit() {
         assert_eq!(error.fate(), Fate::Uncertain, "{fault:?}: {error:?}");
         assert_eq!(count(&direct).await, left, "{fault:?}");
     }
+}
+
+/// A statement that writes in the round trip of BEGIN.
+const PUT_IN_TX: &str = "INSERT INTO item (key, value)
+                         SELECT $1, $2 WHERE current_setting('semel.tx', true) = 'on'";
+
+/// A cancelled query is enough for it.
+#[tokio::test]
+async fn a_transaction_that_was_refused_to_begin_has_written_nothing() {
+    for (refused, rows) in [(1, 1), (2, 0)] {
+        let (proxy, postgres, direct) = proxied(LONG).await;
+        let begun = async |key: &str| {
+            let asked: [Asked<'_>; 2] = [(PUT_IN_TX, &[&key, &1_i64]), (COUNT, &[])];
+            let (tx, mut rows) = postgres.begin_with(&asked).await?;
+            let seen: i64 = rows.pop().unwrap()[0].get(0);
+            tx.commit().await.map(|()| seen)
+        };
+        assert_eq!(begun("first").await.unwrap(), 1, "it is in its transaction");
+        match refused {
+            1 => proxy.fail_next("BEGIN", Fault::Spoil),
+            _ => proxy.fail_always("BEGIN", Fault::Spoil),
+        }
+        match begun("second").await {
+            Ok(seen) => assert_eq!((refused, seen), (1, 2), "tried again, on another connection"),
+            Err(error) => assert_eq!((refused, error.fate()), (2, Fate::Uncertain), "{error:?}"),
+        }
+        assert_eq!(proxy.fired(), refused);
+        assert_eq!(count(&direct).await, 1 + rows);
+        proxy.fail_next("nothing has these bytes", Fault::Spoil);
+        assert_eq!(begun("third").await.unwrap(), 2 + rows);
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_in_one_round_trip_that_was_refused_to_begin_has_written_nothing() {
+    let (proxy, postgres, direct) = proxied(LONG).await;
+    let both = async |one: &str, two: &str| {
+        let puts: [Asked<'_>; 2] = [(PUT_IN_TX, &[&one, &1_i64]), (PUT_IN_TX, &[&two, &1_i64])];
+        postgres.transact(&puts).await.map(drop)
+    };
+    both("first", "second").await.unwrap();
+    proxy.fail_next("BEGIN", Fault::Spoil);
+    let error = both("third", "fourth").await.expect_err("it was not begun");
+    assert_eq!(error.fate(), Fate::Uncertain, "{error:?}");
+    assert_eq!(count(&direct).await, 2);
+    both("third", "fourth").await.unwrap();
+}
+
+/// COMMIT that is refused (cancelled) leaves a transaction that can only fail. Nobody else is to
+/// hear of it.
+#[tokio::test]
+async fn a_connection_whose_commit_was_refused_spoils_nothing_after_it() {
+    for way in 0..4 {
+        let (proxy, postgres, direct) = proxied(LONG).await;
+        postgres.write(PUT, &[&"warm", &1_i64]).await.unwrap();
+        let (key, taken): (&str, &str) = ("refused", "warm");
+        let refused = async || match way {
+            0 => put(&postgres, key).await,
+            1 => {
+                let tx = postgres.begin().await?;
+                tx.commit_with(&[(PUT, &[&key, &1_i64])]).await.map(drop)
+            }
+            // A statement fails as well, and is what the caller hears of.
+            2 => {
+                let tx = postgres.begin().await?;
+                tx.commit_with(&[(PUT, &[&taken, &1_i64])]).await.map(drop)
+            }
+            _ => postgres.transact(&[(PUT_IN_TX, &[&key, &1_i64])]).await.map(drop),
+        };
+        proxy.fail_next("COMMIT", Fault::Spoil);
+        let error = refused().await.expect_err("it was not committed");
+        assert_eq!((error.fate(), proxy.fired()), (Fate::Undone, 1), "{way}: {error:?}");
+        for n in 0..100 {
+            let key = format!("{n}");
+            let written = postgres.write(PUT, &[&key, &1_i64]).await;
+            assert!(written.is_ok(), "{way}, {n}: {written:?}");
+        }
+        assert_eq!(count(&direct).await, 101, "{way}");
+    }
+}
+
+/// It accepts the connection and says nothing: that is given up, and tried again.
+#[tokio::test]
+async fn a_listener_does_not_wait_for_a_silent_server_for_ever() {
+    let (proxy, postgres, _) = proxied(Duration::from_millis(500)).await;
+    proxy.fail_next("semel listener", Fault::Stall);
+    let (_notifier, mut listener) = postgres.listen("hints").unwrap();
+    assert_eq!(listener.next().await.unwrap(), Heard::Lost);
+    assert!(proxy.fired() > 0);
+    proxy.fail_next("nothing has these bytes", Fault::Stall);
+    while listener.next().await.unwrap() != Heard::Connected {}
 }
 
 #[tokio::test]
@@ -326,4 +418,13 @@ async fn a_newer_or_changed_schema_is_refused_and_a_failed_migration_undone() {
     assert!(matches!(reopen(BROKEN).await, Err(OpenError::Postgres(_))));
     let sql = "SELECT count(*) FROM pg_tables WHERE tablename IN ('half', 'other')";
     assert_eq!(number(&postgres, sql).await, 0);
+}
+
+/// What somebody has cancelled can be asked for again; what makes no sense cannot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_that_passes_is_told_from_one_that_does_not() {
+    let postgres = open(&servers::fresh_postgres().await).await;
+    let cancelled = "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(60)";
+    assert!(postgres.read(cancelled, &[]).await.unwrap_err().passes());
+    assert!(!postgres.read("SELECT nothing", &[]).await.unwrap_err().passes());
 }

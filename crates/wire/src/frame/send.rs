@@ -8,12 +8,13 @@ use semel_core::fingerprint::{BodyHash, ENVELOPE_VERSION, Fingerprint};
 use semel_core::hex::Hex;
 use semel_core::id::{BrokerMessageId, ClientMessageId};
 use semel_core::json::{self, JsonLimits};
-use semel_core::limits::{META_BYTES_MAX, META_DEPTH_MAX, REF_BYTES_MAX};
+use semel_core::limits::{INTEGER_MAX, META_BYTES_MAX, META_DEPTH_MAX, REF_BYTES_MAX};
 use semel_core::refusal::Refusal;
 use serde_json::Value;
 
+use super::FromDaemon;
 use crate::codec::{Fields, Object, Record, invalid, under};
-use crate::limits::{NAME_BYTES_MAX, RETRY_AFTER_MS_MAX};
+use crate::limits::{NAME_BYTES_MAX, RETRY_AFTER_MS_MAX, message_bytes_max};
 
 /// A send as it travels. Texts and bytes are as databases hold them, so that a row becomes a frame
 /// without being read again; a frame that was decoded passed every check of an [`Envelope`].
@@ -42,6 +43,29 @@ pub struct SendFrame {
 }
 
 impl SendFrame {
+    /// Whether a broker that reads frames of at most `bytes_max` bytes can read this one. What it
+    /// cannot read ends the connection, and with it everything else that is on it.
+    pub fn check(&self, bytes_max: usize) -> Result<(), Refusal> {
+        Destination::new(self.destination_kind, &*self.destination_ref)?;
+        if let Some(reply_to_id) = &self.reply_to_id {
+            check_reply_to(reply_to_id).map_err(|refusal| under("reply_to_id", refusal))?;
+        }
+        meta(&self.meta)?;
+        if !(0..=INTEGER_MAX).contains(&self.enqueued_at.0) {
+            return Err(under("enqueued_at", invalid("must be from 0 to 2^53 − 1")));
+        }
+        // Most fit by far, and need not be written to see that.
+        if message_bytes_max(self.body.len(), self.meta.len()) <= bytes_max {
+            return Ok(());
+        }
+        let bytes = FromDaemon::Send(self.clone()).encode().len();
+        if bytes > bytes_max {
+            let detail = format!("its frame has {bytes} bytes, the broker takes {bytes_max}");
+            return Err(Refusal::new(Code::PayloadTooLarge, detail));
+        }
+        Ok(())
+    }
+
     /// The fingerprint of what this frame carries, to be compared with what it claims.
     pub fn fingerprint(&self) -> Result<Fingerprint, Refusal> {
         let hash = self.body_commitment.unwrap_or_else(|| BodyHash::of(&self.body));

@@ -12,5 +12,6 @@ mod examples;
 mod mutated;
 mod refusals;
 mod round_trip;
+mod salvage;
 mod sizes;
 mod strategies;

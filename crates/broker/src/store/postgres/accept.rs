@@ -42,6 +42,8 @@ statements! {
                            AND session.instance_id = asked.instance_id
                            FOR SHARE) AS held";
 
+    /// Sent before BEGIN was answered: an id that was claimed outside of the transaction would stay
+    /// claimed without its message.
     CLAIM = "
         INSERT INTO mesh.client_message_dedupe (mesh_id, sender_member_id, client_message_id,
                                                 broker_message_id, request_fingerprint,
@@ -51,9 +53,22 @@ statements! {
                $8, $9
           FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::bytea[], $6::text[], $7::text[])
                AS new (sender, id, message, fingerprint, kind, reference)
+         WHERE current_setting('semel.tx', true) = 'on'
          ORDER BY new.sender, new.id
             ON CONFLICT DO NOTHING
      RETURNING broker_message_id";
+
+    /// Ids of messages that do not exist; not those that somebody else has taken over meanwhile.
+    TAKE_OVER = "
+        UPDATE mesh.client_message_dedupe AS dedupe
+           SET broker_message_id = new.message, first_seen_at = $6, expires_at = $7
+          FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::uuid[])
+               AS new (sender, id, orphan, message)
+         WHERE dedupe.mesh_id = $1
+           AND dedupe.sender_member_id = new.sender
+           AND dedupe.client_message_id = new.id
+           AND dedupe.broker_message_id = new.orphan
+     RETURNING dedupe.broker_message_id";
 
     SENDERS = "
         SELECT member_id
@@ -64,17 +79,19 @@ statements! {
 
     TARGETS = "
         SELECT asked.number::bigint,
-               EXISTS (SELECT
-                         FROM mesh.topic
-                        WHERE asked.kind = 'topic'
-                          AND topic.mesh_id = $1
-                          AND topic.name = asked.reference),
-               EXISTS (SELECT
-                         FROM mesh.topic_subscription AS subscription
-                        WHERE asked.kind = 'topic'
-                          AND subscription.mesh_id = $1
-                          AND subscription.topic = asked.reference
-                          AND subscription.member_id = asked.sender),
+               (SELECT 1
+                  FROM mesh.topic
+                 WHERE asked.kind = 'topic'
+                   AND topic.mesh_id = $1
+                   AND topic.name = asked.reference
+                 LIMIT 1) IS NOT NULL,
+               (SELECT 1
+                  FROM mesh.topic_subscription AS subscription
+                 WHERE asked.kind = 'topic'
+                   AND subscription.mesh_id = $1
+                   AND subscription.topic = asked.reference
+                   AND subscription.member_id = asked.sender
+                 LIMIT 1) IS NOT NULL,
                (SELECT recipient.member_id
                   FROM mesh.member_key AS named,
                        LATERAL (SELECT member.member_id
@@ -276,14 +293,15 @@ impl PostgresStore {
             .await?;
         let [sessions, claims, active, targets] = &rows[..] else { return Err(unanswered()) };
         let won: HashSet<Uuid> = column(claims, 0)?;
-        let claimed: HashSet<usize> =
+        let mut claimed: HashSet<usize> =
             (0..items.len()).filter(|n| won.contains(&messages[*n])).collect();
         let lost = (0..items.len()).filter(|n| !claimed.contains(n));
         let lost: Vec<(Uuid, &str)> = lost.map(|n| (senders[n], ids[n])).collect();
-        let held = match lost.is_empty() {
-            true => HashMap::new(),
-            false => held_in_tx(&tx, batch.mesh_id, &lost).await?,
-        };
+        let mut held = HashMap::new();
+        if !lost.is_empty() {
+            held = held_in_tx(&tx, batch.mesh_id, &lost).await?;
+            claimed.extend(take_over_in_tx(&tx, batch, &mut held).await?);
+        }
         let epochs = sessions
             .iter()
             .map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?)))
@@ -291,6 +309,44 @@ impl PostgresStore {
         let targets = asked.answered(targets)?;
         Ok((tx, Facts { epochs, claimed, held, active: column(active, 0)?, targets }))
     }
+}
+
+/// Takes over what is held for messages that do not exist, for those who send them again; gives
+/// their places. An orphan that was lost to somebody else is not held as far as we know.
+async fn take_over_in_tx(
+    tx: &Transaction,
+    batch: &AcceptBatch,
+    held: &mut HashMap<(Uuid, String), Held>,
+) -> Result<Vec<usize>, StoreError> {
+    let (mut senders, mut ids, mut orphans) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut messages, mut places) = (Vec::new(), Vec::new());
+    for (n, item) in batch.items.iter().enumerate() {
+        let key = (sender(item), item.client_message_id.to_string());
+        let orphan = held.get(&key).filter(|held| held.is_orphan());
+        if let Some(orphan) = orphan
+            && Claim::held(orphan, &item.fingerprint) == Claim::HeldMatch
+        {
+            orphans.push(orphan.broker_message_id.as_uuid());
+            messages.push(item.broker_message_id.as_uuid());
+            places.push(n);
+            held.remove(&key);
+            senders.push(key.0);
+            ids.push(key.1);
+        }
+    }
+    if places.is_empty() {
+        return Ok(places);
+    }
+    tracing::warn!(mesh_id = %batch.mesh_id, ?ids, "ids without their messages are sent again");
+    let expires_at = batch.expires_at.map(|UnixMs(at)| at);
+    let mesh = batch.mesh_id.as_uuid();
+    #[rustfmt::skip]
+    let by: super::Parameters<'_> = &[
+        &mesh, &senders, &ids, &orphans, &messages, &batch.now.0, &expires_at,
+    ];
+    let taken: HashSet<Uuid> = column(&tx.query(TAKE_OVER, by).await?, 0)?;
+    places.retain(|n| taken.contains(&batch.items[*n].broker_message_id.as_uuid()));
+    Ok(places)
 }
 
 fn sender(item: &AcceptItem) -> Uuid {

@@ -2,7 +2,7 @@
 //! one moment, in which a message has all of its effects or none; no moment is held any longer.
 
 use semel_core::clock::UnixMs;
-use semel_core::id::MeshId;
+use semel_core::id::{MemberId, MeshId, UuidId};
 use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -13,17 +13,21 @@ use crate::store::housekeeping::{HistoryRow, HistoryWalk, Horizon};
 use crate::store::{Mesh, Report};
 
 statements! {
+    /// What is missing is looked for row by row: `NOT EXISTS` may be planned as a list of all that
+    /// is there.
     DEDUPE_PAGE = "
         SELECT page.sender_member_id, page.client_message_id,
                page.history_available
-               AND NOT EXISTS (SELECT 1
-                                 FROM mesh.topic_message AS topic
-                                WHERE topic.mesh_id = $1
-                                  AND topic.broker_message_id = page.broker_message_id)
-               AND NOT EXISTS (SELECT 1
-                                 FROM mesh.message_queue AS direct
-                                WHERE direct.mesh_id = $1
-                                  AND direct.broker_message_id = page.broker_message_id)
+               AND (SELECT 1
+                      FROM mesh.topic_message AS topic
+                     WHERE topic.mesh_id = $1
+                       AND topic.broker_message_id = page.broker_message_id
+                     LIMIT 1) IS NULL
+               AND (SELECT 1
+                      FROM mesh.message_queue AS direct
+                     WHERE direct.mesh_id = $1
+                       AND direct.broker_message_id = page.broker_message_id
+                     LIMIT 1) IS NULL
           FROM (SELECT sender_member_id, client_message_id, broker_message_id, history_available
                   FROM mesh.client_message_dedupe
                  WHERE mesh_id = $1
@@ -35,16 +39,18 @@ statements! {
     TOPIC_PAGE = "
         SELECT page.broker_message_id,
                page.accepted_at > $4
-               AND NOT EXISTS (SELECT 1
-                                 FROM mesh.client_message_dedupe AS dedupe
-                                WHERE dedupe.mesh_id = $1
-                                  AND dedupe.sender_member_id = page.sender_member_id
-                                  AND dedupe.client_message_id = page.client_message_id
-                                  AND dedupe.broker_message_id = page.broker_message_id),
-               NOT EXISTS (SELECT 1
-                             FROM mesh.message_history AS history
-                            WHERE history.mesh_id = $1
-                              AND history.broker_message_id = page.broker_message_id)
+               AND (SELECT 1
+                      FROM mesh.client_message_dedupe AS dedupe
+                     WHERE dedupe.mesh_id = $1
+                       AND dedupe.sender_member_id = page.sender_member_id
+                       AND dedupe.client_message_id = page.client_message_id
+                       AND dedupe.broker_message_id = page.broker_message_id
+                     LIMIT 1) IS NULL,
+               (SELECT 1
+                  FROM mesh.message_history AS history
+                 WHERE history.mesh_id = $1
+                   AND history.broker_message_id = page.broker_message_id
+                 LIMIT 1) IS NULL
           FROM (SELECT broker_message_id, sender_member_id, client_message_id, accepted_at
                   FROM mesh.topic_message
                  WHERE mesh_id = $1
@@ -56,16 +62,18 @@ statements! {
     DIRECT_PAGE = "
         SELECT page.broker_message_id,
                page.accepted_at > $4
-               AND NOT EXISTS (SELECT 1
-                                 FROM mesh.client_message_dedupe AS dedupe
-                                WHERE dedupe.mesh_id = $1
-                                  AND dedupe.sender_member_id = page.sender_member_id
-                                  AND dedupe.client_message_id = page.client_message_id
-                                  AND dedupe.broker_message_id = page.broker_message_id),
-               NOT EXISTS (SELECT 1
-                             FROM mesh.message_history AS history
-                            WHERE history.mesh_id = $1
-                              AND history.broker_message_id = page.broker_message_id)
+               AND (SELECT 1
+                      FROM mesh.client_message_dedupe AS dedupe
+                     WHERE dedupe.mesh_id = $1
+                       AND dedupe.sender_member_id = page.sender_member_id
+                       AND dedupe.client_message_id = page.client_message_id
+                       AND dedupe.broker_message_id = page.broker_message_id
+                     LIMIT 1) IS NULL,
+               (SELECT 1
+                  FROM mesh.message_history AS history
+                 WHERE history.mesh_id = $1
+                   AND history.broker_message_id = page.broker_message_id
+                 LIMIT 1) IS NULL
           FROM (SELECT broker_message_id, sender_member_id, client_message_id, accepted_at
                   FROM mesh.message_queue
                  WHERE mesh_id = $1
@@ -86,21 +94,26 @@ statements! {
                       ORDER BY seq
                       LIMIT $3) AS page
                  ON TRUE
-          LEFT JOIN mesh.topic_message AS topic
-                 ON topic.mesh_id = $1
-                AND topic.broker_message_id = page.broker_message_id
-          LEFT JOIN mesh.message_queue AS direct
-                 ON direct.mesh_id = $1
-                AND direct.broker_message_id = page.broker_message_id
+          LEFT JOIN LATERAL (SELECT topic_message.accepted_at
+                               FROM mesh.topic_message
+                              WHERE topic_message.mesh_id = $1
+                                AND topic_message.broker_message_id = page.broker_message_id
+                              LIMIT 1) AS topic ON TRUE
+          LEFT JOIN LATERAL (SELECT message_queue.accepted_at
+                               FROM mesh.message_queue
+                              WHERE message_queue.mesh_id = $1
+                                AND message_queue.broker_message_id = page.broker_message_id
+                              LIMIT 1) AS direct ON TRUE
          WHERE mesh.mesh_id = $1
          ORDER BY page.seq";
 
     DELIVERY_PAGE = "
         SELECT page.recipient, page.seq,
-               NOT EXISTS (SELECT 1
-                             FROM mesh.message_history AS history
-                            WHERE history.mesh_id = $1
-                              AND history.seq = page.seq)
+               (SELECT 1
+                  FROM mesh.message_history AS history
+                 WHERE history.mesh_id = $1
+                   AND history.seq = page.seq
+                 LIMIT 1) IS NULL
           FROM (SELECT recipient, seq
                   FROM mesh.delivery_queue
                  WHERE mesh_id = $1
@@ -111,10 +124,11 @@ statements! {
 
     MENTION_PAGE = "
         SELECT page.member_id, page.seq,
-               NOT EXISTS (SELECT 1
-                             FROM mesh.message_history AS history
-                            WHERE history.mesh_id = $1
-                              AND history.seq = page.seq)
+               (SELECT 1
+                  FROM mesh.message_history AS history
+                 WHERE history.mesh_id = $1
+                   AND history.seq = page.seq
+                 LIMIT 1) IS NULL
           FROM (SELECT member_id, seq
                   FROM mesh.mention_index
                  WHERE mesh_id = $1
@@ -157,23 +171,50 @@ impl PostgresStore {
     }
 
     async fn check_dedupe(&self, mesh_id: MeshId, report: &mut Report) -> Result<(), StoreError> {
-        let (mut who, mut what) = (Uuid::nil(), String::new());
+        let mut after = (Uuid::nil(), String::new());
         loop {
-            let by: Parameters<'_> = &[&mesh_id.as_uuid(), &who, &what, &LIMIT];
-            let page = self.rows(DEDUPE_PAGE, by, |row| {
-                let (sender, id): (Uuid, String) = (row.try_get(0)?, row.try_get(1)?);
-                Ok((sender, id, row.try_get::<_, bool>(2)?))
-            });
-            let page = page.await?;
+            let page = self.dedupe_page(mesh_id, &after).await?;
             report.rows += page.len() as u64;
             for (sender, id, is_orphan) in &page {
                 report.dedupe_without_message += u64::from(*is_orphan);
-                (who, what) = (*sender, id.clone());
+                after = (*sender, id.clone());
             }
             if page.len() < CHECK_PAGE_ROWS as usize {
                 return Ok(());
             }
         }
+    }
+
+    pub(in crate::store) async fn dedupe_orphans(
+        &self,
+        mesh_id: MeshId,
+        limit: usize,
+    ) -> Result<Vec<(MemberId, String)>, StoreError> {
+        let (mut after, mut orphans) = ((Uuid::nil(), String::new()), Vec::new());
+        loop {
+            let page = self.dedupe_page(mesh_id, &after).await?;
+            let is_last = page.len() < CHECK_PAGE_ROWS as usize;
+            for (sender, id, is_orphan) in page {
+                after = (sender, id.clone());
+                if is_orphan && orphans.len() < limit {
+                    orphans.push((UuidId::new(sender), id));
+                }
+            }
+            if is_last || orphans.len() >= limit {
+                return Ok(orphans);
+            }
+        }
+    }
+
+    /// Ids and whether their message is missing.
+    async fn dedupe_page(
+        &self,
+        mesh_id: MeshId,
+        (sender, id): &(Uuid, String),
+    ) -> Result<Vec<(Uuid, String, bool)>, StoreError> {
+        let by: Parameters<'_> = &[&mesh_id.as_uuid(), sender, id, &LIMIT];
+        let read = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
+        self.rows(DEDUPE_PAGE, by, read).await
     }
 
     async fn check_messages(

@@ -86,7 +86,8 @@ impl PostgresStore {
 /// What the rows say of those that were asked for, in their order.
 fn looked_up(asked: &[(Uuid, &str)], rows: &[Row]) -> Result<LookedUp, StoreError> {
     let first = rows.first().ok_or_else(super::no_epoch)?;
-    let held = by_id(rows)?;
+    let mut held = by_id(rows)?;
+    held.retain(|_, held| !held.is_orphan());
     let found = |(sender, id): &(Uuid, &str)| held.get(&(*sender, (*id).to_owned())).cloned();
     Ok(LookedUp { store_epoch: first.try_get(0)?, held: asked.iter().map(found).collect() })
 }

@@ -8,39 +8,17 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::PostgresStore;
+use super::history::messages_in_tx;
 use crate::store::{Delivery, RawDelivery};
 
 statements! {
     WAITING = "
-        SELECT delivery.seq, history.broker_message_id, history.sender_member_id,
-               sender.name, sender_key.pubkey, history.destination_kind,
-               COALESCE(topic.client_message_id, direct.client_message_id),
-               COALESCE(topic.topic, direct.destination_ref),
-               COALESCE(topic.reply_to_id, direct.reply_to_id),
-               COALESCE(topic.priority, direct.priority)::bigint,
-               COALESCE(topic.meta, direct.meta),
-               COALESCE(topic.body, direct.body),
-               COALESCE(topic.body_commitment, direct.body_commitment),
-               COALESCE(topic.accepted_at, direct.accepted_at)
-          FROM mesh.delivery_queue AS delivery
-          JOIN mesh.message_history AS history
-            ON history.mesh_id = delivery.mesh_id AND history.seq = delivery.seq
-          JOIN mesh.member AS sender
-            ON sender.mesh_id = history.mesh_id AND sender.member_id = history.sender_member_id
-          LEFT JOIN mesh.topic_message AS topic
-                 ON topic.mesh_id = history.mesh_id
-                AND topic.broker_message_id = history.broker_message_id
-          LEFT JOIN mesh.message_queue AS direct
-                 ON direct.mesh_id = history.mesh_id
-                AND direct.broker_message_id = history.broker_message_id
-          LEFT JOIN mesh.member_key AS sender_key
-                 ON sender_key.mesh_id = sender.mesh_id
-                AND sender_key.member_id = sender.member_id
-                AND sender_key.status <> 'rotated_out'
-         WHERE delivery.mesh_id = $1
-           AND delivery.recipient = $2
-           AND delivery.seq > $3
-         ORDER BY delivery.seq
+        SELECT seq
+          FROM mesh.delivery_queue
+         WHERE mesh_id = $1
+           AND recipient = $2
+           AND seq > $3
+         ORDER BY seq
          LIMIT $4";
 
     /// From recipient to recipient along the primary key, one row each.
@@ -100,7 +78,8 @@ impl PostgresStore {
         let tx = self.postgres.snapshot().await?;
         let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &recipient, &after_seq, &limit];
         let rows = tx.query(WAITING, by).await?;
-        rows.iter().map(|row| raw(row)?.checked()).collect()
+        let seqs = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+        messages_in_tx(&tx, mesh_id, &seqs).await
     }
 
     pub(in crate::store) async fn delivery_oldest(

@@ -21,32 +21,45 @@ statements! {
          LIMIT 1 OFFSET $3::bigint - 1";
 
     VISIBLE = "
-        SELECT history.seq
-          FROM mesh.message_history AS history
-          LEFT JOIN mesh.topic_message AS topic
-                 ON topic.mesh_id = history.mesh_id
-                AND topic.broker_message_id = history.broker_message_id
-          LEFT JOIN mesh.message_queue AS direct
-                 ON direct.mesh_id = history.mesh_id
-                AND direct.broker_message_id = history.broker_message_id
-         WHERE history.mesh_id = $1
-           AND history.seq > $3
-           AND history.seq <= $4
-           AND (    history.destination_kind = 'topic'
-                AND EXISTS (SELECT 1
-                              FROM mesh.topic_subscription AS subscription
-                             WHERE subscription.mesh_id = history.mesh_id
-                               AND subscription.topic = topic.topic
-                               AND subscription.member_id = $2)
-                 OR history.destination_kind = 'dm'
-                AND EXISTS (SELECT 1
-                              FROM mesh.member_key AS own
-                             WHERE own.mesh_id = history.mesh_id
-                               AND own.pubkey = direct.destination_ref
-                               AND own.member_id = $2))
-         ORDER BY history.seq
+        SELECT page.seq
+          FROM (SELECT *
+                  FROM mesh.message_history
+                 WHERE mesh_id = $1
+                   AND seq > $3
+                   AND seq <= $4
+                 ORDER BY seq
+                OFFSET 0) AS page
+         CROSS JOIN LATERAL
+               (SELECT 1
+                  FROM mesh.topic_message AS topic,
+                       LATERAL (SELECT 1
+                                  FROM mesh.topic_subscription AS subscription
+                                 WHERE subscription.mesh_id = $1
+                                   AND subscription.topic = topic.topic
+                                   AND subscription.member_id = $2
+                                   AND subscription.from_seq <= page.seq
+                                 LIMIT 1) AS subscribed
+                 WHERE page.destination_kind = 'topic'
+                   AND topic.mesh_id = $1
+                   AND topic.broker_message_id = page.broker_message_id
+                 UNION ALL
+                SELECT 1
+                  FROM mesh.message_queue AS direct,
+                       LATERAL (SELECT 1
+                                  FROM mesh.member_key AS own
+                                 WHERE own.mesh_id = $1
+                                   AND own.pubkey = direct.destination_ref
+                                   AND own.member_id = $2
+                                 LIMIT 1) AS mine
+                 WHERE page.destination_kind = 'dm'
+                   AND direct.mesh_id = $1
+                   AND direct.broker_message_id = page.broker_message_id
+                 LIMIT 1) AS seen
+         ORDER BY page.seq
          LIMIT $5";
 
+    /// Row by row (`LATERAL`, and nothing that could be turned round): whatever the planner knows
+    /// or does not, a message costs the same.
     MESSAGES = "
         SELECT history.seq, history.broker_message_id, history.sender_member_id,
                sender.name, sender_key.pubkey, history.destination_kind,
@@ -58,21 +71,38 @@ statements! {
                COALESCE(topic.body, direct.body),
                COALESCE(topic.body_commitment, direct.body_commitment),
                COALESCE(topic.accepted_at, direct.accepted_at)
-          FROM mesh.message_history AS history
-          JOIN mesh.member AS sender
-            ON sender.mesh_id = history.mesh_id AND sender.member_id = history.sender_member_id
-          LEFT JOIN mesh.topic_message AS topic
-                 ON topic.mesh_id = history.mesh_id
-                AND topic.broker_message_id = history.broker_message_id
-          LEFT JOIN mesh.message_queue AS direct
-                 ON direct.mesh_id = history.mesh_id
-                AND direct.broker_message_id = history.broker_message_id
-          LEFT JOIN mesh.member_key AS sender_key
-                 ON sender_key.mesh_id = sender.mesh_id
-                AND sender_key.member_id = sender.member_id
-                AND sender_key.status <> 'rotated_out'
-         WHERE history.mesh_id = $1
-           AND history.seq = ANY ($2)
+          FROM unnest($2::bigint[]) AS asked (seq)
+         CROSS JOIN LATERAL
+               (SELECT *
+                  FROM mesh.message_history
+                 WHERE message_history.mesh_id = $1
+                   AND message_history.seq = asked.seq
+                 LIMIT 1) AS history
+         CROSS JOIN LATERAL
+               (SELECT member.name
+                  FROM mesh.member
+                 WHERE member.mesh_id = $1
+                   AND member.member_id = history.sender_member_id
+                 LIMIT 1) AS sender
+          LEFT JOIN LATERAL
+               (SELECT *
+                  FROM mesh.topic_message
+                 WHERE topic_message.mesh_id = $1
+                   AND topic_message.broker_message_id = history.broker_message_id
+                 LIMIT 1) AS topic ON TRUE
+          LEFT JOIN LATERAL
+               (SELECT *
+                  FROM mesh.message_queue
+                 WHERE message_queue.mesh_id = $1
+                   AND message_queue.broker_message_id = history.broker_message_id
+                 LIMIT 1) AS direct ON TRUE
+          LEFT JOIN LATERAL
+               (SELECT member_key.pubkey
+                  FROM mesh.member_key
+                 WHERE member_key.mesh_id = $1
+                   AND member_key.member_id = history.sender_member_id
+                   AND member_key.status <> 'rotated_out'
+                 LIMIT 1) AS sender_key ON TRUE
          ORDER BY history.seq";
 }
 

@@ -2,6 +2,7 @@
 //! bound. The plans are generic ones, as a statement gets them that is used for long, on tables
 //! with statistics; on small tables every plan is a scan, and says nothing.
 
+use semel_testkit::growth::Growth;
 use semel_testkit::servers;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
@@ -9,6 +10,30 @@ use super::*;
 
 /// Read as a whole by the statements that are meant to.
 const WHOLE: &[&str] = &["SESSIONS_CLEAR", "PRESENCE_CLEAR", "EPOCHS_SKIP", "MESH_LIST"];
+
+/// What the usual arguments of their types would not do.
+const ARGUMENTS: &[(&str, &str)] = &[
+    // Of as many recipients as it is told to look at.
+    ("OLDEST", "ID(1), 5"),
+    // From one page's end to the next.
+    ("PAGE_END", "ID(1), ID(7), 'id 7', 10"),
+    ("EXTEND", "ID(1), ID(7), 'id 7', 1000000, ID(7), 'id 9'"),
+    ("EXTEND_REST", "ID(1), ID(499), 'id 9', 1000000"),
+    ("INVITES_FULL", "ID(1), 100, 10"),
+    // Everybody is there.
+    ("ROSTER", "ID(1), 4000000000000, 100"),
+    ("EXPIRED", "100000000000, 10"),
+    // Members are asked one by one, and are few beside the messages: here one.
+    ("DELIVERIES_DELETE", "ID(20), 1, 100"),
+    ("SET_ASIDE_DELETE", "ID(20), 1, 100"),
+    ("MENTIONS_DELETE", "ID(20), 1, 100"),
+    ("END", "ID(1), ID(7), 'left'"),
+    (
+        "NUMBERED",
+        "ID(1), 2, ARRAY[ID(30001), ID(30002)], ARRAY[ID(7), ID(8)], ARRAY['topic', 'dm'],
+         ARRAY['topic 7', 'key 8'], ARRAY[NULL, ID(8)], ARRAY[ID(30001)], ARRAY['key 9']",
+    ),
+];
 
 /// One mesh has most of the rows and others have some, so that its key alone selects nothing.
 const ROWS: &str = "
@@ -19,8 +44,8 @@ const ROWS: &str = "
                pg_temp.id(n % 500) AS member, 'topic ' || n % 200 AS topic,
                decode(md5(n::text) || md5((n + 1)::text), 'hex') AS hash
           FROM generate_series(1, 20000) AS n;
-    INSERT INTO mesh.mesh (mesh_id, slug, created_at)
-        SELECT id, 'mesh ' || n, 1 FROM n;
+    INSERT INTO mesh.mesh (mesh_id, slug, created_at, next_seq)
+        SELECT id, 'mesh ' || n, 1, 100000 FROM n;
     INSERT INTO mesh.member (mesh_id, member_id, name, role, status, joined_at)
         SELECT mesh, id, 'm', CASE WHEN n % 1000 = 0 THEN 'owner' ELSE 'member' END, 'active', n
           FROM n;
@@ -40,8 +65,8 @@ const ROWS: &str = "
         SELECT mesh, id, id, n FROM n;
     INSERT INTO mesh.topic (mesh_id, name, created_at)
         SELECT mesh, 'topic ' || n, n FROM n;
-    INSERT INTO mesh.topic_subscription (mesh_id, topic, member_id)
-        SELECT mesh, topic, id FROM n;
+    INSERT INTO mesh.topic_subscription (mesh_id, topic, member_id, from_seq)
+        SELECT mesh, topic, id, n FROM n;
     INSERT INTO mesh.queue (mesh_id, name, queue_id, created_at)
         SELECT mesh, 'queue ' || n, id, n FROM n;
     INSERT INTO mesh.client_message_dedupe
@@ -67,9 +92,11 @@ const ROWS: &str = "
     INSERT INTO mesh.mention_index (mesh_id, member_id, seq)
         SELECT mesh, member, n FROM n;
     INSERT INTO mesh.audit_event (mesh_id, id, at, kind, detail)
-        SELECT mesh, id, n, 'k', '{}' FROM n;
-    ANALYZE;
-    SET plan_cache_mode = force_generic_plan";
+        SELECT mesh, id, n, 'k', '{}' FROM n";
+
+/// And what a broker sets on its connections.
+const STATISTICS: &str =
+    "ANALYZE; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off";
 
 async fn plan(client: &Client, sql: &str) -> String {
     let parameters = client.prepare(sql).await.expect(sql).params().len();
@@ -90,6 +117,16 @@ fn scans(plan: &str) -> bool {
     tables.map(|(_, table)| table).any(|table| !table.starts_with("store "))
 }
 
+#[rustfmt::skip]
+fn statements() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    let files = [
+        ALL, accept::ALL, audit::ALL, check::ALL, dedupe::ALL, delivery::ALL, history::ALL,
+        invite::ALL, member::ALL, mesh::ALL, policy::ALL, presence::ALL, queue::ALL, request::ALL,
+        session::ALL, sweep::ALL, topic::ALL,
+    ];
+    files.into_iter().flatten()
+}
+
 #[tokio::test]
 async fn no_statement_reads_a_large_table_as_a_whole() {
     let address = servers::fresh_postgres().await;
@@ -98,14 +135,9 @@ async fn no_statement_reads_a_large_table_as_a_whole() {
     let (client, connection) = tokio_postgres::connect(&address, NoTls).await.expect("a client");
     drop(tokio::spawn(connection));
     client.batch_execute(ROWS).await.expect("rows");
-    #[rustfmt::skip]
-    let files = [
-        ALL, accept::ALL, audit::ALL, check::ALL, dedupe::ALL, delivery::ALL, history::ALL,
-        invite::ALL, member::ALL, mesh::ALL, policy::ALL, presence::ALL, queue::ALL, request::ALL,
-        session::ALL, sweep::ALL, topic::ALL,
-    ];
+    client.batch_execute(STATISTICS).await.expect("statistics");
     let mut scanning = Vec::new();
-    for (name, sql) in files.into_iter().flatten() {
+    for (name, sql) in statements() {
         let plan = plan(&client, sql).await;
         if scans(&plan) && !WHOLE.contains(name) {
             scanning.push(format!("{name}\n{plan}"));
@@ -114,4 +146,20 @@ async fn no_statement_reads_a_large_table_as_a_whole() {
     assert!(scanning.is_empty(), "{}", scanning.join("\n\n"));
     let whole = plan(&client, "SELECT 1 FROM mesh.delivery_queue WHERE attempts = $1").await;
     assert!(scans(&whole), "what it looks for is found: {whole}");
+}
+
+#[tokio::test]
+async fn what_was_planned_on_empty_tables_is_as_cheap_on_large_ones() {
+    let address = servers::fresh_postgres().await;
+    let options = PostgresOptions::new(&address);
+    let _store = PostgresStore::open(options, "epoch-1", UnixMs(1)).await.expect("it opens");
+    let growth = Growth {
+        address: &address,
+        rows: ROWS,
+        statements: statements().copied().collect(),
+        arguments: ARGUMENTS,
+        whole: WHOLE,
+    };
+    let costly = growth.costly().await;
+    assert!(costly.is_empty(), "{}", costly.join("\n\n"));
 }

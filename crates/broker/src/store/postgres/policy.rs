@@ -22,15 +22,22 @@ statements! {
 
     /// Never shorter; a life without end is `NULL`.
     EXTEND = "
-        -- Differs from sqlite: the last page has no end, because no text is the last one in every
-        -- collation.
         UPDATE mesh.client_message_dedupe
-           SET expires_at = first_seen_at + $6::bigint
+           SET expires_at = first_seen_at + $4::bigint
          WHERE mesh_id = $1
            AND (sender_member_id, client_message_id) > ($2, $3)
-           AND ($4::uuid IS NULL OR (sender_member_id, client_message_id) <= ($4::uuid, $5::text))
+           AND (sender_member_id, client_message_id) <= ($5, $6)
            AND expires_at IS NOT NULL
-           AND ($6::bigint IS NULL OR expires_at < first_seen_at + $6::bigint)";
+           AND ($4::bigint IS NULL OR expires_at < first_seen_at + $4::bigint)";
+
+    /// The last page has no end, because no text is the last one in every collation.
+    EXTEND_REST = "
+        UPDATE mesh.client_message_dedupe
+           SET expires_at = first_seen_at + $4::bigint
+         WHERE mesh_id = $1
+           AND (sender_member_id, client_message_id) > ($2, $3)
+           AND expires_at IS NOT NULL
+           AND ($4::bigint IS NULL OR expires_at < first_seen_at + $4::bigint)";
 
     CHANGE = "
         UPDATE mesh.mesh
@@ -92,9 +99,16 @@ impl PostgresStore {
         let end = tx.query_opt(PAGE_END, &[&mesh, sender, id, &limit]).await?;
         let end: Option<DedupeKey> =
             end.map(|row| Ok::<_, StoreError>((row.try_get(0)?, row.try_get(1)?))).transpose()?;
-        let (last_sender, last_id) = end.clone().unzip();
-        let by: super::Parameters<'_> = &[&mesh, sender, id, &last_sender, &last_id, &life_ms];
-        tx.execute(EXTEND, by).await?;
+        match &end {
+            Some((last_sender, last_id)) => {
+                let by: super::Parameters<'_> =
+                    &[&mesh, sender, id, &life_ms, last_sender, last_id];
+                tx.execute(EXTEND, by).await?;
+            }
+            None => {
+                tx.execute(EXTEND_REST, &[&mesh, sender, id, &life_ms]).await?;
+            }
+        }
         tx.commit().await.map(|()| end)
     }
 

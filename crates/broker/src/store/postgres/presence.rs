@@ -3,11 +3,11 @@
 //! says that something has happened.
 //!
 //! Differs from sqlite: what is asked for many connections is one statement, and what is read
-//! before it is written is locked, because other brokers write at the same time.
+//! before it is written is locked, because other brokers write at the same time. The time is the
+//! server's: the clocks of brokers may differ by more than a heartbeat.
 
 use std::collections::HashSet;
 
-use semel_core::clock::UnixMs;
 use semel_core::id::{BrokerId, MemberId, MeshId, UuidId};
 use semel_store::postgres::Transaction;
 use semel_store::{StoreError, statements};
@@ -19,14 +19,14 @@ use super::delivery::done_in_tx;
 use super::{PostgresStore, STORE_EPOCH};
 use crate::accept::Session;
 use crate::store::session::Found;
-use crate::store::{Beat, Live, Present, Standing};
+use crate::store::{Beat, Live, Present, Pulse, Standing};
 
 statements! {
     PRESENCE_INSERT = "
         INSERT INTO mesh.presence (mesh_id, member_id, instance_id, session_epoch, broker_id,
                                    host_fingerprint, heartbeat_at)
         SELECT $1, live.member_id, live.instance_id, live.session_epoch, $6,
-               live.host_fingerprint, $7
+               live.host_fingerprint, mesh.now_ms()
           FROM unnest($2::uuid[], $3::uuid[], $4::bigint[], $5::bytea[])
                AS live (member_id, instance_id, session_epoch, host_fingerprint)
          ORDER BY live.member_id, live.instance_id
@@ -51,7 +51,7 @@ statements! {
 
     HEARTBEAT = "
         UPDATE mesh.presence
-           SET heartbeat_at = $5
+           SET heartbeat_at = mesh.now_ms()
           FROM unnest($2::uuid[], $3::uuid[], $4::bigint[])
                AS live (member_id, instance_id, session_epoch)
          WHERE presence.mesh_id = $1
@@ -106,7 +106,7 @@ statements! {
          WHERE ctid = ANY (ARRAY (
                SELECT ghost.ctid
                  FROM mesh.presence AS ghost
-                WHERE ghost.heartbeat_at <= $1
+                WHERE ghost.heartbeat_at <= mesh.now_ms() - $1
                 ORDER BY ghost.heartbeat_at
                 LIMIT $2
                   FOR UPDATE SKIP LOCKED))";
@@ -121,7 +121,7 @@ statements! {
                               AND member_key.member_id = presence.member_id
                               AND member_key.status <> 'rotated_out'
          WHERE presence.mesh_id = $1
-           AND presence.heartbeat_at > $2
+           AND presence.heartbeat_at > mesh.now_ms() - $2
          ORDER BY presence.member_id, presence.instance_id
          LIMIT $3";
 
@@ -147,7 +147,7 @@ statements! {
           FROM mesh.presence
          WHERE mesh_id = $1
            AND member_id = $2
-           AND heartbeat_at > $3";
+           AND heartbeat_at > mesh.now_ms() - $3";
 }
 
 impl PostgresStore {
@@ -156,9 +156,8 @@ impl PostgresStore {
         mesh_id: MeshId,
         broker_id: BrokerId,
         live: &[Live],
-        now: UnixMs,
     ) -> Result<Beat, StoreError> {
-        self.postgres.retry(|| self.heartbeat_once(mesh_id, broker_id, live, now)).await
+        self.postgres.retry(|| self.heartbeat_once(mesh_id, broker_id, live)).await
     }
 
     async fn heartbeat_once(
@@ -166,14 +165,13 @@ impl PostgresStore {
         mesh_id: MeshId,
         broker_id: BrokerId,
         live: &[Live],
-        now: UnixMs,
     ) -> Result<Beat, StoreError> {
         let mesh = mesh_id.as_uuid();
         let tx = self.postgres.begin().await?;
         let store_epoch = tx.query_opt(STORE_EPOCH, &[]).await?;
         let store_epoch = store_epoch.map_or(Ok(String::new()), |row| row.try_get(0))?;
         let (members, instances, epochs) = columns(live);
-        let by: super::Parameters<'_> = &[&mesh, &members, &instances, &epochs, &now.0];
+        let by: super::Parameters<'_> = &[&mesh, &members, &instances, &epochs];
         let rows = tx.query(HEARTBEAT, by).await?;
         // Epochs are of the whole store, so that one names its connection.
         let beaten = rows.iter().map(|row| Ok(row.try_get(0)?));
@@ -193,7 +191,7 @@ impl PostgresStore {
         let revived = revived.filter(|(_, standing)| **standing == Standing::Revived);
         let revived: Vec<Live> = revived.map(|(live, _)| *live).collect();
         if !revived.is_empty() {
-            presence_in_tx(&tx, mesh_id, broker_id, &revived, now).await?;
+            presence_in_tx(&tx, mesh_id, broker_id, &revived).await?;
         }
         tx.commit().await.map(|()| Beat { store_epoch, standings })
     }
@@ -203,7 +201,7 @@ impl PostgresStore {
         mesh_id: MeshId,
         session: &Session,
         policy: ConnectionPolicy,
-        live_from: UnixMs,
+        pulse: Pulse,
     ) -> Result<(), StoreError> {
         let (member_id, epoch) = (session.member_id, session.epoch);
         let (mesh, member, instance) =
@@ -216,7 +214,7 @@ impl PostgresStore {
             }
             tx.execute(DEPART, &[&mesh, &member, &instance, &epoch]).await?;
             if is_shared {
-                trim_in_tx(&tx, mesh_id, member_id, live_from).await?;
+                trim_in_tx(&tx, mesh_id, member_id, pulse).await?;
             }
             tx.commit().await
         };
@@ -225,20 +223,20 @@ impl PostgresStore {
 
     pub(in crate::store) async fn ghosts_sweep(
         &self,
-        live_from: UnixMs,
+        pulse: Pulse,
         limit: i64,
     ) -> Result<u64, StoreError> {
-        self.execute(GHOSTS, &[&live_from.0, &limit]).await
+        self.execute(GHOSTS, &[&pulse.ghost_after_ms(), &limit]).await
     }
 
     pub(in crate::store) async fn roster(
         &self,
         mesh_id: MeshId,
-        live_from: UnixMs,
+        pulse: Pulse,
         limit: i64,
     ) -> Result<Vec<Present>, StoreError> {
         let tx = self.postgres.snapshot().await?;
-        let rows = tx.query(ROSTER, &[&mesh_id.as_uuid(), &live_from.0, &limit]).await?;
+        let rows = tx.query(ROSTER, &[&mesh_id.as_uuid(), &pulse.ghost_after_ms(), &limit]).await?;
         let present = |row: &Row| {
             let (member_id, instance_id) =
                 (UuidId::new(row.try_get(0)?), UuidId::new(row.try_get(1)?));
@@ -253,7 +251,7 @@ impl PostgresStore {
         mesh_id: MeshId,
         session: &Session,
         seq: i64,
-        live_from: UnixMs,
+        pulse: Pulse,
     ) -> Result<u64, StoreError> {
         let (member_id, epoch) = (session.member_id, session.epoch);
         let (mesh, member, instance) =
@@ -262,7 +260,7 @@ impl PostgresStore {
             let tx = self.postgres.begin().await?;
             tx.query(MEMBER_LOCK, &[&mesh, &member]).await?;
             tx.execute(ACKED, &[&mesh, &member, &instance, &epoch, &seq]).await?;
-            let ended = trim_in_tx(&tx, mesh_id, member_id, live_from).await?;
+            let ended = trim_in_tx(&tx, mesh_id, member_id, pulse).await?;
             tx.commit().await.map(|()| ended)
         };
         self.postgres.retry(run).await
@@ -274,9 +272,10 @@ async fn trim_in_tx(
     tx: &Transaction,
     mesh_id: MeshId,
     member_id: MemberId,
-    live_from: UnixMs,
+    pulse: Pulse,
 ) -> Result<u64, StoreError> {
-    let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &member_id.as_uuid(), &live_from.0];
+    let ghost_after = pulse.ghost_after_ms();
+    let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &member_id.as_uuid(), &ghost_after];
     let row = tx.query_opt(ACKED_BY_ALL, by).await?;
     match row.map_or(Ok(None), |row| row.try_get(0))? {
         Some(seq) => done_in_tx(tx, mesh_id, member_id.as_uuid(), seq).await,
@@ -330,14 +329,12 @@ pub(super) async fn presence_in_tx(
     mesh_id: MeshId,
     broker_id: BrokerId,
     live: &[Live],
-    now: UnixMs,
 ) -> Result<(), StoreError> {
     let (mesh, broker) = (mesh_id.as_uuid(), broker_id.as_uuid());
     let (members, instances, epochs) = columns(live);
     let hosts: Vec<Option<Vec<u8>>> =
         live.iter().map(|live| live.host_fingerprint.map(|host| host.0.to_vec())).collect();
-    let by: super::Parameters<'_> =
-        &[&mesh, &members, &instances, &epochs, &hosts, &broker, &now.0];
+    let by: super::Parameters<'_> = &[&mesh, &members, &instances, &epochs, &hosts, &broker];
     tx.execute(PRESENCE_INSERT, by).await.map(drop)
 }
 

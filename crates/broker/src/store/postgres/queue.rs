@@ -5,6 +5,7 @@
 //! Differs from sqlite: others take at the same time, also through other brokers. What one has
 //! locked the next one passes by, so that a slow taker holds nobody up.
 
+use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId};
 use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
@@ -13,12 +14,13 @@ use uuid::Uuid;
 use super::PostgresStore;
 use super::delivery::set_aside_in_tx;
 use super::history::messages_in_tx;
-use crate::limits::{QUEUE_OVER_MAX, QUEUE_TAKES_MAX};
+use crate::limits::{QUEUE_LEASE_BELIEVED, QUEUE_OVER_MAX, QUEUE_TAKES_MAX};
 use crate::store::{Room, TAKEN_TOO_OFTEN, Take, Taken};
 
 statements! {
     QUEUE_NAMED = "
-        SELECT queue_id
+        -- Differs from sqlite: the server's time comes with it, by which all brokers lease.
+        SELECT queue_id, mesh.now_ms()
           FROM mesh.queue
          WHERE mesh_id = $1
            AND name = $2";
@@ -77,10 +79,16 @@ statements! {
           FROM (SELECT seq, attempts::bigint FROM over
                 UNION ALL
                 SELECT seq, 0 FROM never_taken) AS free
-          LEFT JOIN mesh.message_history AS history
-                 ON history.mesh_id = $1 AND history.seq = free.seq
-          LEFT JOIN mesh.message_queue AS message
-                 ON message.mesh_id = $1 AND message.broker_message_id = history.broker_message_id
+          LEFT JOIN LATERAL (SELECT message_history.broker_message_id
+                               FROM mesh.message_history
+                              WHERE message_history.mesh_id = $1
+                                AND message_history.seq = free.seq
+                              LIMIT 1) AS history ON TRUE
+          LEFT JOIN LATERAL (SELECT message_queue.body, message_queue.meta
+                               FROM mesh.message_queue
+                              WHERE message_queue.mesh_id = $1
+                                AND message_queue.broker_message_id = history.broker_message_id
+                              LIMIT 1) AS message ON TRUE
          ORDER BY free.seq";
 
     LEASE = "
@@ -124,19 +132,21 @@ impl PostgresStore {
         let tx = self.postgres.begin().await?;
         let named = tx.query_opt(QUEUE_NAMED, &[&mesh, &queue]).await?;
         let Some(named) = named else { return Ok(Taken::NoQueue) };
-        let recipient: Uuid = named.try_get(0)?;
+        let (recipient, now): (Uuid, UnixMs) = (named.try_get(0)?, UnixMs(named.try_get(1)?));
+        let latest = now.saturating_add(QUEUE_LEASE_BELIEVED);
         let by: super::Parameters<'_> =
-            &[&mesh, &recipient, &take.now.0, &take.max, &QUEUE_OVER_MAX, &take.lease_latest.0];
+            &[&mesh, &recipient, &now.0, &take.max, &QUEUE_OVER_MAX, &latest.0];
         let (seqs, over) = fitting(&tx.query(FREE, by).await?, take.bytes_max)?;
         let set_aside = if over.is_empty() {
             0
         } else {
-            set_aside_in_tx(&tx, mesh_id, recipient, &over, TAKEN_TOO_OFTEN, take.now).await?
+            let at = take.at.wall;
+            set_aside_in_tx(&tx, mesh_id, recipient, &over, TAKEN_TOO_OFTEN, at).await?
         };
         if seqs.is_empty() && over.is_empty() {
             return Ok(Taken::Leased { taken: Vec::new(), set_aside });
         }
-        let (taker, until) = (take.taker.as_uuid(), take.lease_until.0);
+        let (taker, until) = (take.taker.as_uuid(), now.saturating_add(take.lease).0);
         let lease: super::Parameters<'_> = &[&mesh, &recipient, &seqs, &taker, &until];
         let (_, taken) =
             tokio::try_join!(tx.execute(LEASE, lease), messages_in_tx(&tx, mesh_id, &seqs))?;
@@ -206,7 +216,7 @@ mod tests {
     async fn a_take_does_not_read_what_is_leased() {
         let address = servers::fresh_postgres().await;
         let options = semel_store::postgres::PostgresOptions::new(&address);
-        let now = semel_core::clock::UnixMs(1);
+        let now = UnixMs(1);
         let _store = PostgresStore::open(options, "epoch-1", now).await.expect("it opens");
         let (client, connection) =
             tokio_postgres::connect(&address, NoTls).await.expect("it connects");

@@ -5,7 +5,6 @@
 //! Differs from sqlite: hellos of one member come one after the other because each locks the
 //! member first, and a member's end does too.
 
-use semel_core::clock::UnixMs;
 use semel_core::id::{InstanceId, MemberId, UuidId};
 use semel_store::postgres::Transaction;
 use semel_store::{StoreError, statements};
@@ -21,7 +20,7 @@ use crate::store::{Greeted, NewSession};
 statements! {
     MEMBER_OF_KEY = "
         SELECT member.member_id, member.name, member.status, member_key.status,
-               mesh.clone_concurrency_policy, store.store_epoch
+               mesh.clone_concurrency_policy, store.store_epoch, member_key.key_id
           FROM mesh.member_key
           JOIN mesh.member ON member.mesh_id = member_key.mesh_id
                           AND member.member_id = member_key.member_id
@@ -39,7 +38,7 @@ statements! {
            AND instance_id = $3";
 
     CONNECTED = "
-        SELECT instance_id, host_fingerprint, heartbeat_at
+        SELECT instance_id, host_fingerprint, heartbeat_at > mesh.now_ms() - $3
           FROM mesh.presence
          WHERE mesh_id = $1
            AND member_id = $2";
@@ -102,13 +101,15 @@ impl PostgresStore {
         let greeter = Greeter {
             member_status: row.try_get(2)?,
             key_status: row.try_get(3)?,
+            key_id: row.try_get(6)?,
             store_epoch: row.try_get(5)?,
             is_retired: retired.is_some(),
         };
         if let Some(refused) = greeter.refused(new) {
             return Ok(refused);
         }
-        let rows = tx.query(CONNECTED, &[&mesh, &member]).await?;
+        let ghost_after = new.pulse.ghost_after_ms();
+        let rows = tx.query(CONNECTED, &[&mesh, &member, &ghost_after]).await?;
         let connected = rows.iter().map(connected).collect::<Result<Vec<_>, _>>()?;
         let policy = policy(&new.mesh_id.to_string(), row.try_get(4)?)?;
         let admission = Admission::new(policy, new, &connected);
@@ -126,7 +127,7 @@ impl PostgresStore {
             what: "the raise returned nothing".to_owned(),
         })?;
         let session = Session { member_id, instance_id: new.instance_id, epoch: row.try_get(0)? };
-        presence_in_tx(&tx, new.mesh_id, new.broker_id, &[new.live(session)], new.now).await?;
+        presence_in_tx(&tx, new.mesh_id, new.broker_id, &[new.live(session)]).await?;
         audit_in_tx(&tx, new.mesh_id, &admission.events(new, member_id, &retired)).await?;
         tx.commit().await.map(|()| Greeted::Welcome { session, name, policy: admission.policy })
     }
@@ -136,7 +137,7 @@ fn connected(row: &tokio_postgres::Row) -> Result<Connected, StoreError> {
     Ok(Connected {
         instance_id: UuidId::new(row.try_get(0)?),
         host_fingerprint: bytes(row, 1)?,
-        heartbeat_at: UnixMs(row.try_get(2)?),
+        is_live: row.try_get(2)?,
     })
 }
 

@@ -38,11 +38,12 @@ statements! {
 
     TOPIC_LIST_OF = "
         SELECT name,
-               EXISTS (SELECT 1
-                         FROM mesh.topic_subscription AS subscription
-                        WHERE subscription.mesh_id = topic.mesh_id
-                          AND subscription.topic = topic.name
-                          AND subscription.member_id = $2)
+               (SELECT 1
+                  FROM mesh.topic_subscription AS subscription
+                 WHERE subscription.mesh_id = $1
+                   AND subscription.topic = topic.name
+                   AND subscription.member_id = $2
+                 LIMIT 1) IS NOT NULL
           FROM mesh.topic AS topic
          WHERE mesh_id = $1
            AND name > $3
@@ -50,8 +51,11 @@ statements! {
          LIMIT $4";
 
     SUBSCRIBE = "
-        INSERT INTO mesh.topic_subscription (mesh_id, topic, member_id)
-        VALUES ($1, $2, $3)
+        -- Whoever accepts meanwhile and sees the subscription gives a number that is not smaller.
+        INSERT INTO mesh.topic_subscription (mesh_id, topic, member_id, from_seq)
+        SELECT $1, $2, $3, next_seq
+          FROM mesh.mesh
+         WHERE mesh_id = $1
             ON CONFLICT DO NOTHING";
 
     UNSUBSCRIBE = "

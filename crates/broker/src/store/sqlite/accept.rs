@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::{CachedStatement, OptionalExtension, named_params, params};
-use semel_core::code::Code;
 use semel_core::envelope::{Destination, DestinationKind};
 use semel_core::id::{MemberId, MeshId};
 use semel_store::sqlite::{Sequence, Tx};
@@ -16,8 +15,8 @@ use super::dedupe::{claim_in_tx, claiming, held_in_tx, unclaim_in_tx};
 use super::session::epoch_in_tx;
 use super::{Key, SqliteStore, exists, key, store_epoch_in_tx};
 use crate::accept::{
-    AcceptBatch, AcceptItem, Claim, Decision, Door, Epoch, Session, Standing, Target, Verdict,
-    decide,
+    AcceptBatch, AcceptItem, Claim, Decision, Door, Epoch, Held, Session, Standing, Target,
+    Verdict, decide,
 };
 use crate::store::{BatchDone, Fresh, Next, Sender};
 
@@ -224,13 +223,20 @@ impl<'a> Run<'a> {
         let (target, to) = self.target(item)?;
         // Claimed only where a claim would be kept, so that none has to be taken back.
         let kept = decide(epoch, Claim::Won, standing, target) == Decision::Accept;
-        let claimed = kept && claim_in_tx(&mut self.claiming, self.batch, item)?;
-        let held = match (claimed, epoch) {
+        let mut claimed = kept && claim_in_tx(&mut self.claiming, self.batch, item)?;
+        let mut held = match (claimed, epoch) {
             (true, _) | (false, Epoch::Stale) => None,
             (false, Epoch::Current) => {
                 held_in_tx(self.tx, mesh_id, sender, &item.client_message_id)?
             }
         };
+        if held.as_ref().is_some_and(|held| is_sent_again(held, item)) {
+            held = None;
+            if kept {
+                unclaim_in_tx(self.tx, self.batch, item)?;
+                claimed = claim_in_tx(&mut self.claiming, self.batch, item)?;
+            }
+        }
         let claim = held.as_ref().map_or(Claim::Won, |held| Claim::held(held, &item.fingerprint));
         if let Some(verdict) = self.stopped(index, item, epoch, claim) {
             if claimed {
@@ -265,10 +271,8 @@ impl<'a> Run<'a> {
         match (epoch, claim) {
             (Epoch::Current, Claim::Won) => door.check(index, item).err(),
             // It may have been accepted and forgotten before the other one came.
-            (Epoch::Current, Claim::HeldDiffers) if door.is_too_old(index) => {
-                Some(Verdict::Refused(Code::KeyTooOldToJudge))
-            }
-            (Epoch::Current, Claim::HeldMatch | Claim::HeldDiffers) | (Epoch::Stale, _) => None,
+            (Epoch::Current, Claim::HeldDiffers) => door.age(index).objection(),
+            (Epoch::Current, Claim::HeldMatch) | (Epoch::Stale, _) => None,
         }
     }
 
@@ -332,6 +336,11 @@ impl<'a> Run<'a> {
         self.next_seq += 1;
         Ok(seq)
     }
+}
+
+/// Whether this is what an id without its message was claimed for.
+fn is_sent_again(held: &Held, item: &AcceptItem) -> bool {
+    held.is_orphan() && Claim::held(held, &item.fingerprint) == Claim::HeldMatch
 }
 
 /// The decision speaks of a row that was not read: a bug, and nothing may be written on it.

@@ -4,7 +4,7 @@
 
 use rusqlite::{Connection, Row, ToSql, named_params};
 use semel_core::clock::UnixMs;
-use semel_core::id::MeshId;
+use semel_core::id::{MemberId, MeshId, UuidId};
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
@@ -160,27 +160,56 @@ impl SqliteStore {
     }
 
     async fn check_dedupe(&self, mesh_id: MeshId, report: &mut Report) -> Result<(), StoreError> {
-        let (mut who, mut what) = (Uuid::nil(), String::new());
+        let mut after = (Uuid::nil(), String::new());
         loop {
-            let (by, id) = (who.into_bytes(), what.clone());
-            let page = self.sqlite.maintain(move |connection| {
-                let by = named_params! {
-                    ":mesh_id": key(mesh_id), ":who": by, ":what": id, ":limit": LIMIT,
-                };
-                rows(connection, DEDUPE_PAGE, by, |row| {
-                    Ok((row.get::<_, Key>(0)?.0, row.get::<_, String>(1)?, row.get::<_, bool>(2)?))
-                })
-            });
-            let page = page.await?;
+            let page = self.dedupe_page(mesh_id, after.clone()).await?;
             report.rows += page.len() as u64;
             for (sender, id, is_orphan) in &page {
                 report.dedupe_without_message += u64::from(*is_orphan);
-                (who, what) = (*sender, id.clone());
+                after = (*sender, id.clone());
             }
             if page.len() < CHECK_PAGE_ROWS as usize {
                 return Ok(());
             }
         }
+    }
+
+    pub(in crate::store) async fn dedupe_orphans(
+        &self,
+        mesh_id: MeshId,
+        limit: usize,
+    ) -> Result<Vec<(MemberId, String)>, StoreError> {
+        let (mut after, mut orphans) = ((Uuid::nil(), String::new()), Vec::new());
+        loop {
+            let page = self.dedupe_page(mesh_id, after.clone()).await?;
+            let is_last = page.len() < CHECK_PAGE_ROWS as usize;
+            for (sender, id, is_orphan) in page {
+                after = (sender, id.clone());
+                if is_orphan && orphans.len() < limit {
+                    orphans.push((UuidId::new(sender), id));
+                }
+            }
+            if is_last || orphans.len() >= limit {
+                return Ok(orphans);
+            }
+        }
+    }
+
+    /// Ids and whether their message is missing.
+    async fn dedupe_page(
+        &self,
+        mesh_id: MeshId,
+        (sender, id): (Uuid, String),
+    ) -> Result<Vec<(Uuid, String, bool)>, StoreError> {
+        let page = self.sqlite.maintain(move |connection| {
+            let by = named_params! {
+                ":mesh_id": key(mesh_id), ":who": sender.into_bytes(), ":what": id,
+                ":limit": LIMIT,
+            };
+            let read = |row: &Row<'_>| Ok((row.get::<_, Key>(0)?.0, row.get(1)?, row.get(2)?));
+            rows(connection, DEDUPE_PAGE, by, read)
+        });
+        page.await
     }
 
     async fn check_messages(

@@ -80,7 +80,7 @@ fn look_up_in_tx(
     let (mut look_up, mesh) = (tx.prepare_cached(LOOK_UP)?, key(mesh_id));
     let found = keys.iter().map(|(sender, id)| {
         let by = params![mesh, key(*sender), id.as_str()];
-        Ok(look_up.query_row(by, held).optional()?)
+        Ok(look_up.query_row(by, held).optional()?.filter(|held| !held.is_orphan()))
     });
     Ok(LookedUp {
         held: found.collect::<Result<_, StoreError>>()?,

@@ -2,12 +2,14 @@
 //! "Inbox"), and messages by their number.
 
 use rusqlite::{Connection, OptionalExtension, named_params};
+use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId};
 use semel_store::{StoreError, statements};
 
 use super::delivery::raw;
-use super::{SqliteStore, key};
+use super::{Key, SqliteStore, key};
 use crate::limits::HISTORY_SCAN_MAX;
+use crate::store::housekeeping::made_at;
 use crate::store::{Delivery, HistoryPage};
 
 statements! {
@@ -19,6 +21,16 @@ statements! {
            AND seq > :after_seq
          ORDER BY seq
          LIMIT 1 OFFSET :scan_max - 1";
+
+    /// An id begins with the time at which it was made.
+    NEWEST = "
+        SELECT max(newest.broker_message_id)
+          FROM mesh
+          JOIN message_history AS newest
+            ON newest.mesh_id = mesh.mesh_id
+           AND newest.seq = (SELECT max(history.seq)
+                               FROM message_history AS history
+                              WHERE history.mesh_id = mesh.mesh_id)";
 
     VISIBLE = "
         SELECT history.seq
@@ -37,7 +49,8 @@ statements! {
                               FROM topic_subscription AS subscription
                              WHERE subscription.mesh_id = history.mesh_id
                                AND subscription.topic = topic.topic
-                               AND subscription.member_id = :member_id)
+                               AND subscription.member_id = :member_id
+                               AND subscription.from_seq <= history.seq)
                  OR history.destination_kind = 'dm'
                 AND EXISTS (SELECT 1
                               FROM member_key AS own
@@ -76,6 +89,16 @@ statements! {
 }
 
 impl SqliteStore {
+    /// When the newest message was taken in.
+    pub(in crate::store) async fn newest(&self) -> Result<Option<UnixMs>, StoreError> {
+        let read = self.sqlite.read(|connection| {
+            let mut statement = connection.prepare_cached(NEWEST)?;
+            let newest: Option<Key> = statement.query_row([], |row| row.get(0))?;
+            Ok(newest.map(|id| made_at(id.0)))
+        });
+        read.await
+    }
+
     pub(in crate::store) async fn history(
         &self,
         mesh_id: MeshId,

@@ -10,10 +10,10 @@ use semel_store::{StoreError, statements};
 use semel_wire::features::ConnectionPolicy;
 
 use super::delivery::done_in_tx;
-use super::{Key, STORE_EPOCH, SqliteStore, key};
+use super::{Beating, Key, STORE_EPOCH, SqliteStore, key};
 use crate::accept::Session;
 use crate::store::session::Found;
-use crate::store::{Beat, Live, Present, Standing};
+use crate::store::{Beat, Live, Present, Pulse, Standing};
 
 statements! {
     PRESENCE_INSERT = "
@@ -85,6 +85,17 @@ statements! {
                 ORDER BY ghost.heartbeat_at
                 LIMIT :limit)";
 
+    /// Up to `limit` heartbeats of an earlier process whose clock was ahead.
+    AHEAD = "
+        UPDATE presence
+           SET heartbeat_at = :now
+         WHERE (mesh_id, member_id, instance_id) IN (
+               SELECT early.mesh_id, early.member_id, early.instance_id
+                 FROM presence AS early
+                WHERE early.heartbeat_at > :now
+                ORDER BY early.heartbeat_at
+                LIMIT :limit)";
+
     ROSTER = "
         SELECT presence.member_id, presence.instance_id, presence.session_epoch, member.name,
                member_key.pubkey
@@ -121,9 +132,9 @@ impl SqliteStore {
         mesh_id: MeshId,
         broker_id: BrokerId,
         live: &[Live],
-        now: UnixMs,
+        pulse: Pulse,
     ) -> Result<Beat, StoreError> {
-        let live = live.to_vec();
+        let (live, Beating { now, .. }) = (live.to_vec(), self.beating(pulse));
         let write = self.sqlite.write(move |tx| {
             let store_epoch = tx.query_row(STORE_EPOCH, [], |row| row.get(0))?;
             let beat = |live: &Live| beat_in_tx(tx, mesh_id, broker_id, live, now);
@@ -138,9 +149,9 @@ impl SqliteStore {
         mesh_id: MeshId,
         session: &Session,
         policy: ConnectionPolicy,
-        live_from: UnixMs,
+        pulse: Pulse,
     ) -> Result<(), StoreError> {
-        let session = *session;
+        let (session, Beating { live_from, .. }) = (*session, self.beating(pulse));
         let write = self.sqlite.write(move |tx| {
             tx.prepare_cached(DEPART)?.execute(named_params! {
                 ":mesh_id": key(mesh_id), ":member_id": key(session.member_id),
@@ -154,11 +165,27 @@ impl SqliteStore {
         write.await
     }
 
-    pub(in crate::store) async fn ghosts_sweep(
+    /// Up to `limit` that were heard of later than now were heard of now, or they would be there
+    /// until then.
+    pub(in crate::store) async fn presence_begin(
         &self,
-        live_from: UnixMs,
+        pulse: Pulse,
         limit: i64,
     ) -> Result<u64, StoreError> {
+        let Beating { now, .. } = self.beating(pulse);
+        let write = self.sqlite.write(move |tx| {
+            let by = named_params! {":now": now.0, ":limit": limit};
+            Ok(tx.prepare_cached(AHEAD)?.execute(by)?)
+        });
+        write.await.map(|rows| rows as u64)
+    }
+
+    pub(in crate::store) async fn ghosts_sweep(
+        &self,
+        pulse: Pulse,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
+        let Beating { live_from, .. } = self.beating(pulse);
         let write = self.sqlite.write(move |tx| {
             let by = named_params! {":live_from": live_from.0, ":limit": limit};
             Ok(tx.prepare_cached(GHOSTS)?.execute(by)?)
@@ -169,9 +196,10 @@ impl SqliteStore {
     pub(in crate::store) async fn roster(
         &self,
         mesh_id: MeshId,
-        live_from: UnixMs,
+        pulse: Pulse,
         limit: i64,
     ) -> Result<Vec<Present>, StoreError> {
+        let Beating { live_from, .. } = self.beating(pulse);
         let read = self.sqlite.read(move |connection| {
             let mut statement = connection.prepare_cached(ROSTER)?;
             let by = named_params! {
@@ -193,9 +221,9 @@ impl SqliteStore {
         mesh_id: MeshId,
         session: &Session,
         seq: i64,
-        live_from: UnixMs,
+        pulse: Pulse,
     ) -> Result<u64, StoreError> {
-        let session = *session;
+        let (session, Beating { live_from, .. }) = (*session, self.beating(pulse));
         let write = self.sqlite.write(move |tx| {
             tx.prepare_cached(ACKED)?.execute(named_params! {
                 ":mesh_id": key(mesh_id), ":member_id": key(session.member_id),

@@ -3,6 +3,7 @@
 //! still acknowledge until somebody else takes the message.
 
 use rusqlite::{OptionalExtension, named_params};
+use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId};
 use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
@@ -10,7 +11,7 @@ use semel_store::{StoreError, statements};
 use super::delivery::set_aside_in_tx;
 use super::history::message;
 use super::{Key, SqliteStore, key};
-use crate::limits::{QUEUE_OVER_MAX, QUEUE_TAKES_MAX};
+use crate::limits::{QUEUE_LEASE_BELIEVED, QUEUE_OVER_MAX, QUEUE_TAKES_MAX};
 use crate::store::{Room, TAKEN_TOO_OFTEN, Take, Taken};
 
 statements! {
@@ -72,8 +73,8 @@ impl SqliteStore {
         queue: &str,
         take: Take,
     ) -> Result<Taken, StoreError> {
-        let queue = queue.to_owned();
-        self.sqlite.write(move |tx| take_in_tx(tx, mesh_id, &queue, take)).await
+        let (queue, now) = (queue.to_owned(), self.steady.now(take.at));
+        self.sqlite.write(move |tx| take_in_tx(tx, mesh_id, &queue, take, now)).await
     }
 
     pub(in crate::store) async fn queue_ack(
@@ -110,13 +111,21 @@ fn queue_in_tx(tx: &Tx<'_>, mesh_id: MeshId, name: &str) -> Result<Option<[u8; 1
     Ok(statement.query_row(by, |row| Ok(row.get::<_, Key>(0)?.0.into_bytes())).optional()?)
 }
 
-fn take_in_tx(tx: &Tx<'_>, mesh_id: MeshId, queue: &str, take: Take) -> Result<Taken, StoreError> {
+fn take_in_tx(
+    tx: &Tx<'_>,
+    mesh_id: MeshId,
+    queue: &str,
+    take: Take,
+    now: UnixMs,
+) -> Result<Taken, StoreError> {
     let Some(recipient) = queue_in_tx(tx, mesh_id, queue)? else { return Ok(Taken::NoQueue) };
     let mut room = Room::new(take.bytes_max);
+    let lease_until = now.saturating_add(take.lease).0;
     let (mut taken, mut set_aside) = (Vec::new(), 0);
-    for (seq, attempts) in free_in_tx(tx, mesh_id, recipient, take)? {
+    for (seq, attempts) in free_in_tx(tx, mesh_id, recipient, (take.max, now))? {
         if attempts >= QUEUE_TAKES_MAX {
-            set_aside += set_aside_in_tx(tx, mesh_id, recipient, seq, TAKEN_TOO_OFTEN, take.now)?;
+            let at = take.at.wall;
+            set_aside += set_aside_in_tx(tx, mesh_id, recipient, seq, TAKEN_TOO_OFTEN, at)?;
             continue;
         }
         let delivery = message(tx, mesh_id, seq)?;
@@ -125,7 +134,7 @@ fn take_in_tx(tx: &Tx<'_>, mesh_id: MeshId, queue: &str, take: Take) -> Result<T
         }
         tx.prepare_cached(LEASE)?.execute(named_params! {
             ":mesh_id": key(mesh_id), ":recipient": recipient, ":seq": seq,
-            ":taker": key(take.taker), ":lease_until": take.lease_until.0,
+            ":taker": key(take.taker), ":lease_until": lease_until,
         })?;
         taken.push(delivery);
     }
@@ -138,11 +147,12 @@ fn free_in_tx(
     tx: &Tx<'_>,
     mesh_id: MeshId,
     recipient: [u8; 16],
-    take: Take,
+    (max, now): (i64, UnixMs),
 ) -> Result<Vec<(i64, i64)>, StoreError> {
+    let latest = now.saturating_add(QUEUE_LEASE_BELIEVED);
     let mut statement = tx.prepare_cached(OVER)?;
-    let (mut seqs, mut left): (Vec<(i64, i64)>, i64) = (Vec::new(), take.max);
-    for (from, until) in [(1, take.now.0), (take.lease_latest.0, i64::MAX)] {
+    let (mut seqs, mut left): (Vec<(i64, i64)>, i64) = (Vec::new(), max);
+    for (from, until) in [(1, now.0), (latest.0, i64::MAX)] {
         let by = named_params! {
             ":mesh_id": key(mesh_id), ":recipient": recipient, ":from": from, ":until": until,
             ":over_max": QUEUE_OVER_MAX, ":max": left,

@@ -10,7 +10,7 @@ use semel_store::{StoreError, statements};
 
 use super::audit::audit_in_tx;
 use super::presence::{presence_end_in_tx, presence_in_tx, presence_others_end_in_tx};
-use super::{Key, SqliteStore, exists, key};
+use super::{Beating, Key, SqliteStore, exists, key};
 use crate::accept::{Epoch, Session};
 use crate::store::session::{Admission, Connected, Greeter, policy};
 use crate::store::{Greeted, NewSession};
@@ -18,7 +18,7 @@ use crate::store::{Greeted, NewSession};
 statements! {
     MEMBER_OF_KEY = "
         SELECT member.member_id, member.name, member.status, member_key.status,
-               mesh.clone_concurrency_policy, store.store_epoch
+               mesh.clone_concurrency_policy, store.store_epoch, member_key.key_id
           FROM member_key
           JOIN member ON member.mesh_id = member_key.mesh_id
                      AND member.member_id = member_key.member_id
@@ -81,17 +81,18 @@ statements! {
 
 impl SqliteStore {
     pub(in crate::store) async fn hello(&self, new: &NewSession) -> Result<Greeted, StoreError> {
-        let new = new.clone();
-        self.sqlite.write(move |tx| hello_in_tx(tx, &new)).await
+        let (new, beating) = (new.clone(), self.beating(new.pulse));
+        self.sqlite.write(move |tx| hello_in_tx(tx, &new, beating)).await
     }
 }
 
-fn hello_in_tx(tx: &Tx<'_>, new: &NewSession) -> Result<Greeted, StoreError> {
+fn hello_in_tx(tx: &Tx<'_>, new: &NewSession, beating: Beating) -> Result<Greeted, StoreError> {
     let by = named_params! {":mesh_id": key(new.mesh_id), ":pubkey": new.pubkey};
     let found = tx.prepare_cached(MEMBER_OF_KEY)?.query_row(by, |row| {
         let greeter = Greeter {
             member_status: row.get(2)?,
             key_status: row.get(3)?,
+            key_id: row.get(6)?,
             store_epoch: row.get(5)?,
             is_retired: false,
         };
@@ -109,7 +110,7 @@ fn hello_in_tx(tx: &Tx<'_>, new: &NewSession) -> Result<Greeted, StoreError> {
     if let Some(refused) = greeter.refused(new) {
         return Ok(refused);
     }
-    let connected = connected_in_tx(tx, new, member_id)?;
+    let connected = connected_in_tx(tx, new, member_id, beating)?;
     let admission = Admission::new(policy(&new.mesh_id.to_string(), &text)?, new, &connected);
     if admission.is_refused() {
         audit_in_tx(tx, new.mesh_id, &admission.events(new, member_id, &[]))?;
@@ -127,7 +128,7 @@ fn hello_in_tx(tx: &Tx<'_>, new: &NewSession) -> Result<Greeted, StoreError> {
         ":instance_id": key(session.instance_id), ":session_epoch": epoch,
         ":broker_id": key(new.broker_id), ":hello_nonce": new.hello_nonce.0,
     })?;
-    presence_in_tx(tx, new.mesh_id, new.broker_id, &new.live(session), new.now)?;
+    presence_in_tx(tx, new.mesh_id, new.broker_id, &new.live(session), beating.now)?;
     audit_in_tx(tx, new.mesh_id, &admission.events(new, member_id, &retired))?;
     Ok(Greeted::Welcome { session, name, policy: admission.policy })
 }
@@ -136,6 +137,7 @@ fn connected_in_tx(
     tx: &Tx<'_>,
     new: &NewSession,
     member_id: MemberId,
+    beating: Beating,
 ) -> Result<Vec<Connected>, StoreError> {
     let by = named_params! {":mesh_id": key(new.mesh_id), ":member_id": key(member_id)};
     let mut statement = tx.prepare_cached(CONNECTED)?;
@@ -143,7 +145,7 @@ fn connected_in_tx(
         Ok(Connected {
             instance_id: row.get::<_, Key>(0)?.id(),
             host_fingerprint: row.get(1)?,
-            heartbeat_at: UnixMs(row.get(2)?),
+            is_live: UnixMs(row.get(2)?) > beating.live_from,
         })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)

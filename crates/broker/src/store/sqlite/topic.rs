@@ -51,8 +51,10 @@ statements! {
          LIMIT :limit";
 
     SUBSCRIBE = "
-        INSERT INTO topic_subscription (mesh_id, topic, member_id)
-        VALUES (:mesh_id, :name, :member_id)
+        INSERT INTO topic_subscription (mesh_id, topic, member_id, from_seq)
+        SELECT :mesh_id, :name, :member_id, next_seq
+          FROM mesh
+         WHERE mesh_id = :mesh_id
             ON CONFLICT DO NOTHING";
 
     UNSUBSCRIBE = "

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use semel_broker::accept::{AcceptBatch, DedupeMode, Verdict};
 use semel_broker::housekeeping::sweep_once;
-use semel_broker::limits::GHOST_AFTER;
 use semel_broker::store::{Greeted, Mesh, MeshChange};
 use semel_core::clock::UnixMs;
 
@@ -136,8 +135,7 @@ pub(super) async fn renewed(served: &Served) {
     let mut late = f.item(0, "late", TOPIC, "hi");
     late.session = old;
     assert_eq!(f.accept_one(late).await, Verdict::Stale, "no connection outlives its store");
-    let live_from = NOW.saturating_sub(GHOST_AFTER);
-    assert_eq!(store(served).roster(f.mesh_id, live_from, 10).await.unwrap(), []);
+    assert_eq!(store(served).roster(f.mesh_id, crate::support::pulse(NOW), 10).await.unwrap(), []);
     let mut new = f.new_session(0, 0);
     assert_eq!(store(served).hello(&new).await.unwrap(), Greeted::Restored);
     new.store_epoch = "epoch-2".to_owned();

@@ -233,7 +233,7 @@ def flood_stderr(context):
 def say(context):
     """Writes a line that is wrong in one way, then a right one that must not be believed."""
     how = context.params["how"]
-    out = sys.stdout.buffer
+    out = worker._to_host
     key = worker._key
 
     def line(number, document, key=key, direction=semel_gear._FROM_GEAR):
@@ -351,6 +351,44 @@ def raises(context):
     raise RuntimeError("broken")
 
 
+@worker.action("exits")
+def exits(context):
+    sys.exit("as if it were alone")
+
+
+@worker.action("not_json")
+def not_json(context):
+    return {"set": {1, 2}}
+
+
+@worker.action("not_a_number")
+def not_a_number(context):
+    return {"rate": float("nan")}
+
+
+@worker.action("bad_problem")
+def bad_problem(context):
+    raise Problem("transient", "odd", {1, 2})
+
+
+@worker.action("prints")
+def prints(context):
+    print("printed by the action")
+    sys.stdout.flush()
+    os.write(1, b"printed past Python\n")
+    child = subprocess.run(["/bin/sh", "-c", "echo printed by a child; cat"], check=False)
+    if context.params.get("crash"):
+        os._exit(3)
+    return {"read": sys.stdin.read(), "child": child.returncode}
+
+
+@worker.action("logs_much")
+def logs_much(context):
+    context.log("\u00e9" * (2 << 20))
+    context.progress(50, "x" * (2 << 20))
+    return "done"
+
+
 @worker.action("asks")
 def asks(context):
     context.progress(50, "half")
@@ -360,6 +398,26 @@ def asks(context):
 @worker.resolver("who")
 def resolve_who(context):
     return Resolved.done({"id": context.execution_id})
+
+
+@worker.resolver("raises")
+def resolve_raises(context):
+    raise RuntimeError("broken")
+
+
+@worker.resolver("not_a_number")
+def resolve_not_a_number(context):
+    return Resolved.done(float("nan"))
+
+
+@worker.resolver("too_much")
+def resolve_too_much(context):
+    return Resolved.done("x" * (2 << 20))
+
+
+@worker.resolver("prints")
+def resolve_prints(context):
+    return {"state": "done"}
 
 
 worker.run()

@@ -144,7 +144,7 @@ async fn an_answer_has_a_size_and_goes_on_under_its_cursor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_inbox_that_is_full_lets_its_oldest_messages_go() {
+async fn an_inbox_that_is_full_lets_the_oldest_that_were_read_go_and_no_others() {
     let served = served().await;
     let large = "y".repeat(100_000);
     let bodies: Vec<&str> = (0..40).map(|_| large.as_str()).collect();
@@ -156,6 +156,13 @@ async fn an_inbox_that_is_full_lets_its_oldest_messages_go() {
     assert_eq!(seqs().await.len(), 40);
     let options = EngineOptions { inbox_bytes_max: 2_000_000, ..engine_options(u64::MAX) };
     served.engine.change(&options);
+    // Nobody has read anything.
+    let full =
+        async { while served.get("/v1/health").await.json()["inbox_full"] != json!(true) {} };
+    timeout(PATIENCE, full).await.expect("it says so");
+    assert_eq!(seqs().await.len(), 40);
+    let said = served.post("/v1/inbox/ack", &json!({"reader": "me", "id": 40})).await;
+    assert_eq!(said.json()["id"], 40);
     let percent = async {
         loop {
             let metrics = served.get("/v1/metrics").await;
@@ -169,6 +176,7 @@ async fn an_inbox_that_is_full_lets_its_oldest_messages_go() {
         }
     };
     let percent = timeout(PATIENCE, percent).await.expect("there is room again");
+    assert_eq!(served.get("/v1/health").await.json()["inbox_full"], json!(false));
     let left = seqs().await;
     assert!((5..20).contains(&left.len()) && percent > 40, "{percent} % {left:?}");
     assert_eq!(left, (41 - i64::try_from(left.len()).unwrap()..=40).collect::<Vec<_>>());

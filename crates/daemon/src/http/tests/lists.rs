@@ -89,6 +89,31 @@ async fn a_reader_goes_on_where_it_was_and_never_back() {
     assert_eq!(seqs_of(&served, "/v1/inbox?reader=other").await, [1, 2, 3]);
     assert_eq!(served.post("/v1/inbox/ack", &ack(1)).await.json(), ack(2));
     assert_eq!(served.post("/v1/inbox/ack", &json!({"id": 1})).await.problem().0, 400);
+    // What has not come is not read: it would never be seen.
+    assert_eq!(served.post("/v1/inbox/ack", &ack(4)).await.problem().1, "invalid_field");
+    served.arrive(4, &["d"]).await;
+    assert_eq!(seqs_of(&served, "/v1/inbox?reader=cron").await, [3, 4]);
+    assert_eq!(served.post("/v1/inbox/ack", &ack(4)).await.json(), ack(4));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_taken_is_kept_shown_and_dropped() {
+    let served = served().await;
+    let refused = json!({"reason": "no plan", "message": "{\"request\":1}", "seq": 7});
+    for _ in 0..2 {
+        assert_eq!(served.post("/v1/inbox/aside", &refused).await.status, 200);
+    }
+    assert_eq!(served.get("/v1/health").await.json()["set_aside"], 1, "once");
+    let metrics = String::from_utf8(served.get("/v1/metrics").await.body).unwrap();
+    assert!(metrics.contains("cm_daemon_invalid_inbound_total 1"), "{metrics}");
+    let item = served.get("/v1/inbox/aside").await.json()["items"][0].clone();
+    assert_eq!((&item["source"], &item["reason"]), (&json!("jobs"), &json!("no plan")));
+    assert_eq!((&item["seq"], &item["body"]), (&json!(7), &refused["message"]));
+    let drop = format!("/v1/inbox/aside/{}/drop", item["id"]);
+    assert_eq!(served.post(&drop, &json!({})).await.json(), json!({"dropped": true}));
+    assert_eq!(served.post(&drop, &json!({})).await.json(), json!({"dropped": false}));
+    assert_eq!(served.get("/v1/inbox/aside").await.json()["items"], json!([]));
     served.stop().await;
 }
 

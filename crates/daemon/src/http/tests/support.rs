@@ -12,6 +12,7 @@ use semel_core::clock::{Clock, UnixMs};
 use semel_core::envelope::{DestinationKind, Priority};
 use semel_core::id::{BrokerMessageId, ClientMessageId, InstanceId, MemberId, UuidId};
 use semel_core::mint::IdMint;
+use semel_core::plausible::SweepClock;
 use semel_crypto::keys::KeyPair;
 use semel_store::StoreError;
 use semel_testkit::clock::SimClock;
@@ -109,6 +110,8 @@ pub(super) async fn served_in(
         max_age_hours_override: None,
         answer_timeout: LinkOptions::ANSWER_TIMEOUT,
         expire_interval: LinkOptions::EXPIRE_INTERVAL,
+        steady_after: LinkOptions::STEADY_AFTER,
+        sweep_clock: SweepClock::new(),
         random: Arc::new(|| 5),
     };
     let on_uncertain = Arc::new(|error: &StoreError| panic!("{error}"));

@@ -34,7 +34,9 @@ impl Serving {
         let now = link.clock.monotonic();
         let paused = self.paused_until.is_some_and(|until| until > now);
         self.put_off &= self.flight.len() > 0;
-        if self.put_off {
+        // A row is alone on the wire only while no question of ours is.
+        let questions = self.resolving.is_some() || self.history_asked;
+        if self.put_off || (link.suspects.are_left() && questions) {
             return;
         }
         if self.room(link) == 0 || self.look == Look::Nowhere || paused || link.returning > 0 {
@@ -46,7 +48,8 @@ impl Serving {
         }
         // A look into the file costs the same for one row as for many, so that a window which is
         // nearly full waits for more answers.
-        if self.look == Look::File && self.room(link) >= (link.options.window / 4).max(1) {
+        let window = link.suspects.window(link.options.window);
+        if self.look == Look::File && self.room(link) >= (window / 4).max(1) {
             self.fill_from_file(link, now).await;
             if self.look == Look::Fresh {
                 self.fill_from_memory(link, now).await;
@@ -63,7 +66,7 @@ impl Serving {
     }
 
     fn room(&self, link: &Link) -> usize {
-        link.options.window.saturating_sub(self.flight.len())
+        link.suspects.window(link.options.window).saturating_sub(self.flight.len())
     }
 
     /// What was accepted since the file was read to its end.
@@ -87,21 +90,25 @@ impl Serving {
         let fresh = std::sync::Arc::clone(&link.outbox.fresh);
         fresh.rows.follow();
         let read = link.outbox.sqlite.read(move |connection| {
-            let due = claim::due(connection, &taken, wall, room)?;
-            let next = match due.len() < room {
+            let found = claim::due(connection, &taken, wall, room)?;
+            let next = match found.due.len() < room {
                 true => claim::next_due(connection, NEXT_DUE_LOOK)?,
                 false => None,
             };
-            Ok((due, next))
+            Ok((found, next))
         });
-        let (due, next) = match read.await {
+        let (claim::Found { due, unreadable, nameless }, next) = match read.await {
             Ok(found) => found,
             Err(error) => {
                 link.complain(&error, "what is due could not be read");
                 return self.pause(now + Duration::from_secs(1));
             }
         };
-        if due.len() < room {
+        if nameless > 0 {
+            tracing::error!(nameless, "the outbox is damaged: rows have no key that can be read");
+        }
+        // Those that cannot be read stood in the place of others.
+        if due.len() < room && unreadable.is_empty() {
             self.look = Look::Fresh;
             fresh.rows.forget(due.iter().map(|row| (row.priority.rank(), row.id)));
         } else {
@@ -111,25 +118,51 @@ impl Serving {
         self.next_due = wait
             .and_then(|ms| u64::try_from(ms).ok())
             .map(|ms| now + Duration::from_millis(ms.min(BACKOFF_CAP_MS)));
+        for claim::Unreadable { id, what } in unreadable {
+            self.give_up(link, id, what).await;
+        }
         for row in due {
             self.send(link, row, now).await;
         }
     }
 
-    async fn send(&mut self, link: &mut Link, row: Due, now: Duration) {
+    pub(super) async fn send(&mut self, link: &mut Link, row: Due, now: Duration) {
+        // One that was handed over late may have been read from the file meanwhile.
+        if self.flight.contains(row.id) || link.unsettled.contains_key(&row.id) {
+            return;
+        }
         if !link.outbox.claim(row.id) {
             // An operator is replacing it. Whoever is done with that says so.
             return;
         }
-        link.mark(row.id, Change::Claimed).await;
-        self.depart(row, Errand::Send, now);
+        let (id, attempts, frame) = (row.id, row.attempts, send_frame(row));
+        if let Err(refusal) = frame.check(self.frame_bytes_max) {
+            let why = format!("{} {refusal}", refusal.code.http());
+            return self.give_up(link, id, why).await;
+        }
+        link.mark(id, Change::Claimed).await;
+        self.depart(id, attempts, frame, Errand::Send, now);
     }
 
-    fn depart(&mut self, row: Due, errand: Errand, now: Duration) {
-        let attempt = row.attempts.saturating_add(1);
-        let flying = Flying { id: row.id, errand, sent_at: now, attempt };
-        self.flight.depart(row.client_message_id.clone(), flying);
-        self.outgoing.push_back(FromDaemon::Send(send_frame(row)));
+    /// A row that can not be sent is dead, and holds nobody up.
+    pub(super) async fn give_up(&mut self, link: &mut Link, id: OutboxId, why: String) {
+        tracing::warn!(%id, why, "a row can not be sent and is given up");
+        self.given_up.push(id);
+        link.mark(id, Change::Expired { why }).await;
+    }
+
+    fn depart(
+        &mut self,
+        id: OutboxId,
+        attempts: u32,
+        frame: SendFrame,
+        errand: Errand,
+        now: Duration,
+    ) {
+        let attempt = attempts.saturating_add(1);
+        let flying = Flying::new(id, errand, now, attempt);
+        self.flight.depart(frame.client_message_id.clone(), flying);
+        self.outgoing.push_back(FromDaemon::Send(frame));
     }
 
     /// Offers done rows again, behind everything that is due.
@@ -147,23 +180,51 @@ impl Serving {
             .sqlite
             .read(move |connection| claim::offered(connection, &after, &before, limit));
         match read.await {
-            Ok(page) => {
+            Ok(claim::Found { due, unreadable, .. }) => {
                 // Whatever is on the wire under the same id is the same row.
-                self.offers.page_last = page.last().map(|row| row.id);
-                self.offers.outstanding = page.len();
+                let last = due.iter().map(|row| row.id);
+                self.offers.page_last = last.chain(unreadable.iter().map(|row| row.id)).max();
                 self.offers.again = false;
-                if page.is_empty() {
+                if self.offers.page_last.is_none() {
                     self.offers.after = None;
                     let floor = OutboxId::parse(&self.link_row.epoch_floor);
                     if let Some(floor) = floor {
                         link.mark(floor, Change::OfferedTo).await;
                     }
                 }
-                for row in page {
-                    self.depart(row, Errand::Offer, now);
+                for claim::Unreadable { id, what } in unreadable {
+                    link.mark(id, Change::Disowned { why: what }).await;
                 }
+                for row in due {
+                    self.offer_row(link, row, now).await;
+                }
+                self.page_offered(link).await;
             }
             Err(error) => link.complain(&error, "done rows could not be read"),
+        }
+    }
+}
+
+impl Serving {
+    /// One that the broker could not read any more is not offered, or it would close.
+    async fn offer_row(&mut self, link: &mut Link, row: Due, now: Duration) {
+        let (id, attempts, frame) = (row.id, row.attempts, send_frame(row));
+        if let Err(refusal) = frame.check(self.frame_bytes_max) {
+            let why = format!("{} {refusal}", refusal.code.http());
+            return link.mark(id, Change::Disowned { why }).await;
+        }
+        self.offers.outstanding += 1;
+        self.depart(id, attempts, frame, Errand::Offer, now);
+    }
+
+    /// Notes how far done rows were offered, once a page of them was answered.
+    pub(super) async fn page_offered(&mut self, link: &mut Link) {
+        if let (0, false, Some(last)) =
+            (self.offers.outstanding, self.offers.again, self.offers.page_last)
+        {
+            self.offers.after = Some(last.to_string());
+            self.look(Look::Fresh);
+            link.mark(last, Change::OfferedTo).await;
         }
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use semel_core::backoff::backoff_delay;
 use semel_wire::close::CloseKind;
 use semel_wire::frame::{
-    FromBroker, FromDaemon, History, Pong, ResolveResult, SendResult, Verdict,
+    Addressed, Delivery, FromBroker, FromDaemon, History, Pong, ResolveResult, Salvaged,
+    SendResult, Unread, Verdict,
 };
 use tokio::sync::mpsc;
 
@@ -17,7 +18,7 @@ use super::fill::Look;
 use super::{Serving, Way, gone};
 use crate::limits::{ATTEMPTS_TOGETHER, FRAMES_TOGETHER};
 use crate::marks::Change;
-use crate::store::outbox::Delivery;
+use crate::store::outbox;
 
 impl Serving {
     /// Hears a frame and those that have come with it, so that what they make room for is looked
@@ -25,8 +26,8 @@ impl Serving {
     pub(super) async fn heard_all(
         &mut self,
         link: &mut Link,
-        first: FromBroker,
-        frames: &mut mpsc::Receiver<FromBroker>,
+        first: Salvaged,
+        frames: &mut mpsc::Receiver<Salvaged>,
     ) -> Result<(), Ended> {
         self.heard(link, first).await?;
         for _ in 1..FRAMES_TOGETHER {
@@ -36,18 +37,29 @@ impl Serving {
         Ok(())
     }
 
-    async fn heard(&mut self, link: &mut Link, frame: FromBroker) -> Result<(), Ended> {
+    async fn heard(&mut self, link: &mut Link, said: Salvaged) -> Result<(), Ended> {
         self.heard_at = link.clock.monotonic();
+        let Salvaged { frame, unread } = said;
+        for unread in &unread {
+            tracing::error!(why = %unread.why, seq = unread.seq, "what came makes no sense");
+        }
+        let frame = match frame {
+            Some(FromBroker::Push(push)) => return self.pushed(link, push.deliveries, unread),
+            Some(FromBroker::History(history)) => return self.history(link, history, unread),
+            frame => {
+                if let (None, Some(nonsense)) = (&frame, unread.first()) {
+                    self.unanswered(nonsense);
+                }
+                if !unread.is_empty() {
+                    self.arrive(Arrival::Aside(unread))?;
+                }
+                frame
+            }
+        };
+        let Some(frame) = frame else { return Ok(()) };
         match frame {
             FromBroker::SendResult(result) => return self.answered(link, &result).await,
-            FromBroker::Push(push) => {
-                let arrival = Arrival::Pushed(push.deliveries);
-                return self
-                    .arrivals
-                    .try_send(arrival)
-                    .map_err(|_| gone(Loss::Protocol, "too much arrived"));
-            }
-            FromBroker::History(history) => return self.history(link, history),
+            FromBroker::Push(_) | FromBroker::History(_) => {}
             FromBroker::ResolveResult(result) => self.resolved(link, result).await,
             FromBroker::Ping(ping) => {
                 self.outgoing.push_back(FromDaemon::Pong(Pong { id: ping.id }));
@@ -76,7 +88,7 @@ impl Serving {
                          host with its key"
                     );
                 }
-                return Err(Ended::of_close(reason.kind, &reason.detail, ours, true));
+                return Err(Ended::of_close(reason.kind, &reason.detail, ours));
             }
             other @ (FromBroker::Challenge(_)
             | FromBroker::HelloAck(_)
@@ -93,7 +105,58 @@ impl Serving {
         }
     }
 
-    fn history(&mut self, link: &Link, history: History) -> Result<(), Ended> {
+    /// A question whose answer made no sense is over: nothing else will answer it. What does not
+    /// even say what it is may have answered any. None is asked again here on its own, because the
+    /// answer would be the same.
+    fn unanswered(&mut self, nonsense: &Unread) {
+        let Addressed { kind, request_id } = nonsense.addressed();
+        let may_be = |name: &str| kind.as_deref().is_none_or(|kind| kind == name);
+        if may_be("history") && self.history_asked {
+            (self.history_asked, self.history_unread) = (false, true);
+        }
+        if may_be("resolve_result") {
+            self.resolving = None;
+            self.resolve_next.clear();
+        }
+        if ["queue_taken", "queue_acked", "request_failed"].into_iter().any(may_be) {
+            match request_id {
+                Some(id) => drop(self.asked.remove(&id)),
+                None => self.asked.clear(),
+            }
+        }
+    }
+
+    fn arrive(&self, arrival: Arrival) -> Result<(), Ended> {
+        let sent = self.arrivals.try_send(arrival);
+        sent.map_err(|_| gone(Loss::Protocol, "too much arrived"))
+    }
+
+    /// What is pushed while there is no room is left alone: the broker keeps it and sends it again.
+    fn pushed(
+        &mut self,
+        link: &Link,
+        deliveries: Vec<Delivery>,
+        unread: Vec<Unread>,
+    ) -> Result<(), Ended> {
+        let seqs = deliveries.iter().map(|delivery| delivery.seq);
+        let seqs = seqs.chain(unread.iter().filter_map(|unread| unread.seq));
+        if let (Some(first), Some(last)) = (seqs.clone().min(), seqs.max()) {
+            let goes_on = self.untaken.is_some_and(|untaken| untaken < first);
+            if link.inbox.is_full() || goes_on {
+                self.untaken = Some(last);
+                return Ok(());
+            }
+            self.untaken = None;
+        }
+        self.arrive(Arrival::Pushed { deliveries, unread })
+    }
+
+    fn history(&mut self, link: &Link, history: History, unread: Vec<Unread>) -> Result<(), Ended> {
+        (self.history_asked, self.history_unread) = (false, false);
+        if link.inbox.is_full() {
+            // It is asked for again once there is room.
+            return Ok(());
+        }
         // What was in the inbox before it was lost is no news.
         let known_to = link
             .rebuild_to
@@ -101,12 +164,12 @@ impl Serving {
             .filter(|(epoch, _)| *epoch == self.store_epoch)
             .map_or(0, |(_, seq)| *seq);
         let rebuilt = history.deliveries.last().is_some_and(|last| last.seq <= known_to);
-        let arrival = Arrival::History {
+        self.arrive(Arrival::History {
             deliveries: history.deliveries,
+            unread,
             way: if rebuilt { Way::Rebuilt } else { Way::Live },
             next_after_seq: history.next_after_seq,
-        };
-        self.arrivals.try_send(arrival).map_err(|_| gone(Loss::Protocol, "too much arrived"))
+        })
     }
 
     async fn resolved(&mut self, link: &mut Link, result: ResolveResult) {
@@ -123,7 +186,7 @@ impl Serving {
             let change = match (item.verdict, item.broker_message_id) {
                 (Verdict::Committed, Some(broker_message_id)) => {
                     let history_id = item.history_id;
-                    Some(Change::Committed(Delivery { broker_message_id, history_id }))
+                    Some(Change::Committed(outbox::Delivery { broker_message_id, history_id }))
                 }
                 (Verdict::Committed, None) => None,
                 // Absence says nothing about an earlier life of the broker's store.
@@ -144,12 +207,13 @@ impl Serving {
     }
 
     async fn answered(&mut self, link: &mut Link, result: &SendResult) -> Result<(), Ended> {
-        let Some(flying) = self.flight.land(&result.client_message_id) else {
+        let now = link.clock.monotonic();
+        let Some(flying) = self.flight.land(&result.client_message_id, now) else {
             tracing::warn!(status = result.status, "an answer to nothing");
             return Ok(());
         };
         self.look(Look::Fresh);
-        let now = link.clock.monotonic();
+        link.suspects.answered();
         let sent_before = self.link_row.may_have_been_sent_before(flying.id);
         let judged = judge(result, sent_before);
         match flying.errand {
@@ -178,8 +242,7 @@ impl Serving {
             }
             Judged::Wait(wait) => {
                 self.pause(now + wait);
-                let why = "429 rate_limited".to_owned();
-                Change::Transient { why, next_attempt_at: None }
+                Change::Limited { why: "429 rate_limited".to_owned() }
             }
             Judged::Again(why) => {
                 let random = link.random();
@@ -234,15 +297,11 @@ impl Serving {
             }
             Judged::Dead(why, _) => {
                 tracing::warn!(id = %flying.id, why, "a restored broker did not take a done row");
+                link.mark(flying.id, Change::Disowned { why }).await;
             }
             Judged::Nonsense(what) => return Err(gone(Loss::Protocol, &what)),
         }
-        if let (0, false, Some(last)) =
-            (self.offers.outstanding, self.offers.again, self.offers.page_last)
-        {
-            self.offers.after = Some(last.to_string());
-            link.mark(last, Change::OfferedTo).await;
-        }
+        self.page_offered(link).await;
         Ok(())
     }
 }

@@ -56,6 +56,14 @@ statements! {
          WHERE id = ?1
            AND status = 'inflight'";
 
+    /// As `transient`; what the broker takes from nobody just now was no attempt of this row.
+    LIMITED = "
+        UPDATE outbox
+           SET status = 'pending', last_error = ?2, next_attempt_at = enqueued_at,
+               attempts = max(attempts - 1, 0)
+         WHERE id = ?1
+           AND status = 'inflight'";
+
     PERMANENT = "
         UPDATE outbox
            SET status = 'dead', last_error = ?2, outcome = ?3
@@ -75,6 +83,14 @@ statements! {
          WHERE id = ?1
            AND status = 'dead'
            AND outcome = 'unknown'";
+
+    /// What the broker called it is gone with the broker's store of then.
+    DISOWNED = "
+        UPDATE outbox
+           SET status = 'dead', outcome = 'unknown', last_error = ?2, delivered_at = NULL,
+               broker_message_id = NULL, history_id = NULL
+         WHERE id = ?1
+           AND status = 'done'";
 
     /// Never of a row that may have been delivered: that is resolved first (mesh.md §10), unless
     /// the operator does not mind.
@@ -188,6 +204,22 @@ pub fn outbox_transient_in_tx(
 ) -> Result<Moved, StoreError> {
     let (key, next_attempt_at) = (id.to_string(), next_attempt_at.map(|at| at.0));
     step(tx, &key, OutboxEvent::Transient, TRANSIENT, params![key, why, next_attempt_at])
+}
+
+/// The broker takes nothing of anybody just now.
+pub fn outbox_limited_in_tx(tx: &Connection, id: OutboxId, why: &str) -> Result<Moved, StoreError> {
+    let key = id.to_string();
+    step(tx, &key, OutboxEvent::Transient, LIMITED, params![key, why])
+}
+
+/// A broker that was restored did not take a done row again.
+pub fn outbox_disowned_in_tx(
+    tx: &Connection,
+    id: OutboxId,
+    why: &str,
+) -> Result<Moved, StoreError> {
+    let key = id.to_string();
+    step(tx, &key, OutboxEvent::Disowned, DISOWNED, params![key, why])
 }
 
 /// The broker refused it for good, or cannot judge it any more.

@@ -3,7 +3,7 @@
 //! used by another (trap 36).
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -162,6 +162,23 @@ fn write(root: &OwnedFd, path: &str, params: &Value) -> Result<Value, Trouble> {
         }
         (Some(_), Some(_)) | (None, None) => return Err(invalid("say text or base64")),
     };
+    put(root, path, &mut &*bytes)?;
+    Ok(json!({"bytes": bytes.len()}))
+}
+
+/// Writes a file of a workspace, which is made if it is missing; all of it or nothing. What others
+/// have put there does not lead it elsewhere.
+pub(in crate::gear) fn keep(
+    workspace: &Path,
+    path: &str,
+    content: &mut impl Read,
+) -> std::io::Result<()> {
+    std::fs::create_dir_all(workspace)?;
+    let root = rustix::fs::open(workspace, FOLDER, Mode::empty())?;
+    put(&root, path, content).map_err(|Trouble(_, _, text)| std::io::Error::other(text))
+}
+
+fn put(root: &OwnedFd, path: &str, content: &mut impl Read) -> Result<(), Trouble> {
     let (folder, name) = folder_of(root, path)?;
     match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile => {
@@ -178,7 +195,7 @@ fn write(root: &OwnedFd, path: &str, params: &Value) -> Result<Value, Trouble> {
     let mode = Mode::from_raw_mode(0o600);
     let file = rustix::fs::openat2(&folder, &temporary, flags, mode, BENEATH)?;
     let mut file = File::from(file);
-    let written = file.write_all(&bytes).and_then(|()| file.sync_all());
+    let written = std::io::copy(content, &mut file).and_then(|_| file.sync_all());
     let renamed = written.map_err(Trouble::from).and_then(|()| {
         rustix::fs::renameat(&folder, &temporary, &folder, &name)?;
         Ok(rustix::fs::fsync(&folder)?)
@@ -187,7 +204,7 @@ fn write(root: &OwnedFd, path: &str, params: &Value) -> Result<Value, Trouble> {
         // Gone already when only the last sync failed.
         let _ = rustix::fs::unlinkat(&folder, &temporary, AtFlags::empty());
     }
-    renamed.map(|()| json!({"bytes": bytes.len()}))
+    renamed
 }
 
 /// The folder of a path, made where it is missing, and the last name.

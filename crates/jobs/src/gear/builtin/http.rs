@@ -1,8 +1,10 @@
 //! `http.request {method, url, headers, body}`.
 //!
 //! The execution's id is the `Idempotency-Key`. What cannot be told after something was sent is
-//! uncertain; whether it is then sent again depends on the method ([`Gear::recovery`]): GET, HEAD,
-//! OPTIONS, PUT and DELETE may be repeated by the standard, a POST or PATCH asks a person.
+//! uncertain: an answer that was cut off, and an error of the server, which may have come after the
+//! effect. Whether it is then sent again depends on the method ([`Gear::recovery`]): GET, HEAD,
+//! OPTIONS, PUT and DELETE may be repeated by the standard; a POST or PATCH asks a person, unless
+//! the operator has said that the host keeps the key.
 
 mod exchange;
 mod target;
@@ -10,16 +12,20 @@ mod target;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Method;
 use hyper::header::{DATE, HeaderMap, RETRY_AFTER};
 use rustls::ClientConfig;
 use serde_json::{Map, Value, json};
 
 use super::super::manifest::{Manifest, Recovery, Risk};
-use super::super::net::PrivateHosts;
-use super::super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
+use super::super::net::Hosts;
+use super::super::{
+    Call, Desk, Ended, Failure, FailureClass, Gear, Later, Output, Resolution, Stop,
+};
+use super::files;
 use crate::limits::INLINE_BYTES_MAX;
 use exchange::{Answer, Sent};
-use target::Request;
+use target::{Request, Target};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH"];
 
@@ -29,7 +35,9 @@ pub struct HttpSettings {
     /// What to speak TLS with; without it only plain requests are possible.
     pub tls: Option<Arc<ClientConfig>>,
     /// Hosts that may be reached although their addresses are not public.
-    pub private_hosts: PrivateHosts,
+    pub private_hosts: Hosts,
+    /// Hosts that do a request once, however often it is sent with the same `Idempotency-Key`.
+    pub keyed_hosts: Hosts,
 }
 
 /// The gear.
@@ -63,17 +71,16 @@ impl Http {
             Ok(request) => request,
             Err(text) => return super::user_error("invalid_request", text),
         };
-        let repeatable = is_repeatable(&request.method);
         match exchange::follow(request, &self.settings).await {
             Err((Sent::No, failure)) => Ended::Failed(failure),
             Err((Sent::Perhaps, failure)) => Ended::Uncertain(failure),
-            Ok(answer) => judged(answer, repeatable, call).await,
+            Ok(answer) => judged(answer, call).await,
         }
     }
 }
 
 /// Whether a method may be repeated (RFC 9110, 9.2.2).
-fn is_repeatable(method: &hyper::Method) -> bool {
+fn is_repeatable(method: &Method) -> bool {
     method.is_idempotent() && METHODS.contains(&method.as_str())
 }
 
@@ -88,11 +95,16 @@ impl Gear for Http {
 
     fn recovery(&self, _action: &str, params: &Value) -> Recovery {
         let method = super::text(params, "method").unwrap_or("GET");
-        let method = hyper::Method::from_bytes(method.as_bytes());
-        match method.is_ok_and(|method| is_repeatable(&method)) {
-            true => Recovery::Idempotent,
-            false => Recovery::Ask,
-        }
+        let method = Method::from_bytes(method.as_bytes());
+        let target = || Target::parse(super::text(params, "url").unwrap_or_default());
+        let repeatable = method.is_ok_and(|method| is_repeatable(&method))
+            || target().is_ok_and(|target| target.is_among(&self.settings.keyed_hosts));
+        if repeatable { Recovery::Idempotent } else { Recovery::Ask }
+    }
+
+    fn place(&self, _action: &str, params: &Value) -> Option<String> {
+        let target = Target::parse(super::text(params, "url")?).ok()?;
+        Some(target.canonical().authority())
     }
 
     fn run<'a>(&'a self, call: Call, _desk: Arc<dyn Desk>, mut stop: Stop) -> Later<'a, Ended> {
@@ -115,9 +127,9 @@ impl Gear for Http {
     }
 }
 
-/// What an answer means. A server's refusal is definite; a gateway that lost its server has not
-/// seen whether something happened.
-async fn judged(answer: Answer, repeatable: bool, call: &Call) -> Ended {
+/// What an answer means. A refusal is definite, if nothing was done on the way to it; an error of
+/// the server, or of one between, may have come after the effect (trap 34).
+async fn judged(answer: Answer, call: &Call) -> Ended {
     let status = answer.status.as_u16();
     if status < 400 {
         return given(answer, call).await;
@@ -129,10 +141,9 @@ async fn judged(answer: Answer, repeatable: bool, call: &Call) -> Ended {
     let text = format!("{} answered {}", answer.host, answer.status);
     let mut failure = Failure::new(class, &format!("http_{status}"), text);
     failure.retry_after = retry_after(&answer.headers);
-    match status {
-        502 | 504 if !repeatable => Ended::Uncertain(failure),
-        _ => Ended::Failed(failure),
-    }
+    let refused = !matches!(status, 408 | 500..);
+    let nothing_done = answer.before == Sent::No && (refused || answer.method.is_safe());
+    if nothing_done { Ended::Failed(failure) } else { Ended::Uncertain(failure) }
 }
 
 /// Seconds, or a date. A date is compared with the server's own, so that nobody's clock has to be
@@ -159,23 +170,32 @@ async fn given(answer: Answer, call: &Call) -> Ended {
         };
     }
     let mut result = json!({"status": answer.status.as_u16(), "headers": headers});
-    let length = answer.body.len();
-    if length > INLINE_BYTES_MAX {
-        let name = "http-response.body";
-        let path = call.workspace.join(name);
-        if let Err(error) = tokio::fs::write(&path, &answer.body).await {
-            let class = FailureClass::ResourceLimit;
-            let text = format!("the body cannot be kept: {error}");
-            return Ended::Uncertain(Failure::new(class, "body_not_kept", text));
-        }
-        result["body_file"] = name.into();
-        return super::done(result);
+    if answer.body.len() > INLINE_BYTES_MAX {
+        return kept(result, answer.body, call).await;
     }
     match super::text_or_base64(answer.body) {
         Ok(text) => result["body"] = text.into(),
         Err(encoded) => result["body_base64"] = encoded.into(),
     }
     super::done(result)
+}
+
+/// A body that is too long for a document is a file of its step: no other step writes there.
+async fn kept(value: Value, body: Vec<u8>, call: &Call) -> Ended {
+    let step = call.execution_id.split_once(':').map_or("", |(_, step)| step);
+    let (name, workspace) = (format!("http/{step}.body"), call.workspace.clone());
+    let path = name.clone();
+    let keep = move || files::keep(&workspace, &path, &mut &*body);
+    let written = tokio::task::spawn_blocking(keep).await;
+    let written = written.map_err(std::io::Error::other).and_then(|written| written);
+    match written {
+        Ok(()) => Ended::Done(Output::With { value, file: name.into() }),
+        Err(error) => {
+            let text = format!("the body cannot be kept: {error}");
+            let failure = Failure::new(FailureClass::ResourceLimit, "body_not_kept", text);
+            Ended::Uncertain(failure)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,10 +6,19 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::super::manifest::{Manifest, Risk};
-use super::super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
+use super::super::{
+    Call, Desk, Ended, Failure, FailureClass, Gear, Later, ORIGIN_UNKNOWN, Resolution, Stop,
+};
 
 /// The way to a mesh: its daemon.
 pub trait MeshPort: Send + Sync {
+    /// The member as which messages leave, as far as is known: the same id from another member is
+    /// another message.
+    fn sender(&self) -> Option<String>;
+
+    /// The same, asked for now if it is not known.
+    fn learn_sender(&self) -> Later<'_, Option<String>>;
+
     /// Has a message accepted under this id, once. A failure that is transient leaves open whether
     /// it was.
     fn send<'a>(
@@ -52,6 +61,12 @@ impl Mesh {
             let text = "this engine has no daemon of a mesh";
             return Ended::Failed(Failure::new(FailureClass::Transient, "no_daemon", text));
         };
+        let sender = port.learn_sender().await;
+        if sender.is_none() || call.via != sender {
+            // Nothing was sent: what was written down of this attempt names somebody else.
+            let text = "the daemon of the mesh could not be asked who it is, or has changed";
+            return Ended::Failed(Failure::new(FailureClass::Transient, "no_daemon", text));
+        }
         match port.send(&to, message, &call.execution_id).await {
             Ok(value) => super::done(value),
             Err(failure) if failure.class == FailureClass::Transient => Ended::Uncertain(failure),
@@ -71,6 +86,23 @@ impl Gear for Mesh {
 
     fn needs_workspace(&self) -> bool {
         false
+    }
+
+    fn is_ready(&self) -> bool {
+        self.port.is_some()
+    }
+
+    fn learn_origin(&self) -> Later<'_, ()> {
+        Box::pin(async {
+            if let Some(port) = &self.port {
+                drop(port.learn_sender().await);
+            }
+        })
+    }
+
+    fn origin(&self) -> Option<String> {
+        let port = self.port.as_ref()?;
+        Some(port.sender().unwrap_or_else(|| ORIGIN_UNKNOWN.to_owned()))
     }
 
     /// It is not cut off by a stop: the daemon answers at once or not, within its own limit.

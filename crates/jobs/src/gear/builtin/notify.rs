@@ -31,6 +31,10 @@ impl Gear for Notify {
         &self.0
     }
 
+    fn needs_workspace(&self) -> bool {
+        false
+    }
+
     fn run<'a>(&'a self, call: Call, desk: Arc<dyn Desk>, _stop: Stop) -> Later<'a, Ended> {
         Box::pin(async move {
             let Some(message) = super::text(&call.params, "message") else {

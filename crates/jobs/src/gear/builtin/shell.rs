@@ -89,8 +89,8 @@ impl Shell {
     }
 }
 
-/// What a command wrote, up to a bound, and the code that it ended with.
-async fn finish(running: &mut Running) -> Option<(i32, Vec<u8>)> {
+/// What a command wrote, up to a bound, and the code that it ended with, if it did.
+async fn finish(running: &mut Running) -> Option<(Option<i32>, Vec<u8>)> {
     let mut output = Vec::new();
     loop {
         let piece = running.bytes().await;
@@ -101,20 +101,24 @@ async fn finish(running: &mut Running) -> Option<(i32, Vec<u8>)> {
         let room = SHELL_OUTPUT_BYTES_MAX.saturating_sub(output.len()).min(piece.len());
         output.extend_from_slice(piece.get(..room).unwrap_or_default());
     }
-    Some((running.ended().await.unwrap_or(-1), output))
+    Some((running.ended().await, output))
 }
 
 /// A command that says that it failed is not run again by itself: only its author knows what it
-/// did before.
-fn judged(code: i32, output: &[u8], words: &str) -> Ended {
+/// did before. One that was ended by a signal has said nothing.
+fn judged(code: Option<i32>, output: &[u8], words: &str) -> Ended {
     let output = String::from_utf8_lossy(output);
+    let said = || {
+        let said = format!("{output}{words}");
+        let skipped = said.chars().count().saturating_sub(LAST_WORDS_CHARS_MAX);
+        said.chars().skip(skipped).collect::<String>()
+    };
     match code {
-        0 => super::done(json!({"exit_code": 0, "stdout": output, "stderr": words})),
-        _ => {
-            let said = format!("{output}{words}");
-            let skipped = said.chars().count().saturating_sub(LAST_WORDS_CHARS_MAX);
-            let said: String = said.chars().skip(skipped).collect();
-            super::user_error(&format!("exit_{code}"), said)
+        Some(0) => super::done(json!({"exit_code": 0, "stdout": output, "stderr": words})),
+        Some(code @ ..=128) => super::user_error(&format!("exit_{code}"), said()),
+        Some(129..) | None => {
+            let (class, code) = (FailureClass::UserError, "command_killed");
+            Ended::Uncertain(Failure::new(class, code, said()))
         }
     }
 }

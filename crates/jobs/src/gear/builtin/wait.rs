@@ -33,6 +33,10 @@ impl Gear for Wait {
         &self.0
     }
 
+    fn needs_workspace(&self) -> bool {
+        false
+    }
+
     fn run<'a>(&'a self, call: Call, _desk: Arc<dyn Desk>, mut stop: Stop) -> Later<'a, Ended> {
         Box::pin(async move {
             let ms = call.params.get("ms").and_then(Value::as_u64);

@@ -1,5 +1,6 @@
 //! The conversation of one execution, and what its end means.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use semel_gear::message::{ErrorText, FromGear, ResolvedState, ToGear};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use super::super::builtin::files;
 use super::super::document::is_plain;
 use super::super::{
     Call, Desk, Ended, Failure, FailureClass, Later, Output, Report, Resolution, Stop, SubJob,
@@ -156,7 +158,7 @@ impl Worker {
     pub(super) async fn ended(&mut self, talked: Talked, call: &Call) -> Ended {
         match talked {
             Talked::Result { value, artifact: None } => Ended::Done(Output::Value(value)),
-            Talked::Result { artifact: Some(path), .. } => match self.artifact(&path, call) {
+            Talked::Result { artifact: Some(path), .. } => match self.artifact(&path, call).await {
                 Ok(path) => Ended::Done(Output::Artifact(path)),
                 // It was done; what came of it cannot be taken.
                 Err(text) => Ended::Uncertain(bug("bad_artifact", text)),
@@ -189,7 +191,7 @@ impl Worker {
                     (ResolvedState::NotDone, _) => return Resolution::NotDone,
                     (ResolvedState::Done, None) => return Resolution::Done(Output::Value(value)),
                     (ResolvedState::Done, Some(path)) => {
-                        let kept = self.artifact(&path, call).map(Output::Artifact);
+                        let kept = self.artifact(&path, call).await.map(Output::Artifact);
                         return kept.map_or(Resolution::Unknown, Resolution::Done);
                     }
                     (ResolvedState::Unknown, _) => return Resolution::Unknown,
@@ -200,25 +202,28 @@ impl Worker {
     }
 
     /// A file that it names as its result: a plain one of its folder, with no link on the way. That
-    /// of a warm one is moved to the workspace.
-    fn artifact(&self, path: &str, call: &Call) -> Result<PathBuf, String> {
+    /// of a warm one is copied to the workspace, to a place of its step.
+    async fn artifact(&self, path: &str, call: &Call) -> Result<PathBuf, String> {
         let relative = Path::new(path);
         if !is_plain(relative) {
             return Err(format!("{path:?} is no file of the workspace"));
         }
-        let checked = plain_file(&self.folder, relative);
-        checked.map_err(|error| format!("{path:?}: {error}"))?;
-        let found = self.folder.join(relative);
-        let workspace = std::fs::canonicalize(&call.workspace);
-        let workspace = workspace.map_err(|error| error.to_string())?;
+        let wrong = |error: std::io::Error| format!("{path:?}: {error}");
+        let mut found = plain_file(&self.folder, relative).map_err(wrong)?;
+        // A warm one did not need it until now.
+        std::fs::create_dir_all(&call.workspace).map_err(wrong)?;
+        let workspace = std::fs::canonicalize(&call.workspace).map_err(wrong)?;
         if workspace == self.folder {
-            return Ok(found);
+            return Ok(relative.to_owned());
         }
-        let name = relative.file_name().unwrap_or(relative.as_os_str());
-        let kept = workspace.join(name);
-        let moved = std::fs::rename(&found, &kept);
-        let moved = moved.or_else(|_| std::fs::copy(&found, &kept).map(drop));
-        moved.map(|()| kept).map_err(|error| format!("{path:?}: {error}"))
+        let name = relative.file_name().unwrap_or(relative.as_os_str()).to_string_lossy();
+        let step = call.execution_id.split_once(':').map_or("", |(_, step)| step);
+        let kept = format!("gear/{step}/{name}");
+        let place = kept.clone();
+        let copied = move || files::keep(&workspace, &place, &mut found);
+        let copied = tokio::task::spawn_blocking(copied).await;
+        copied.map_err(std::io::Error::other).and_then(|copied| copied).map_err(wrong)?;
+        Ok(kept.into())
     }
 
     /// A text in which no secret is to be read (trap 38).
@@ -247,14 +252,14 @@ fn sub_job_ended(number: u32, ended: SubJobEnded) -> ToGear {
     ToGear::SubJobEnded { number, value, error }
 }
 
-fn plain_file(folder: &Path, path: &Path) -> std::io::Result<()> {
+fn plain_file(folder: &Path, path: &Path) -> std::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder: OwnedFd = rustix::fs::open(folder, flags, Mode::empty())?;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = rustix::fs::openat2(&folder, path, flags, Mode::empty(), beneath)?;
-    match std::fs::File::from(file).metadata()?.is_file() {
-        true => Ok(()),
+    let file = File::from(rustix::fs::openat2(&folder, path, flags, Mode::empty(), beneath)?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
         false => Err(std::io::ErrorKind::InvalidInput.into()),
     }
 }
@@ -281,12 +286,6 @@ fn crashed(code: Option<i32>, words: &str) -> Failure {
 
 /// A text that is short enough to be kept.
 fn cut(mut text: String) -> String {
-    if text.len() > REPORT_BYTES_MAX {
-        let mut end = REPORT_BYTES_MAX;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-    }
+    text.truncate(text.floor_char_boundary(REPORT_BYTES_MAX));
     text
 }

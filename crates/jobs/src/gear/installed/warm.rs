@@ -195,11 +195,25 @@ impl Pool {
     }
 }
 
+/// Should it panic, the next worker that is given back has it started again.
+struct Looking(std::sync::Weak<Warm>);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(warm) = self.0.upgrade()
+        {
+            warm.lock().is_looked_after = false;
+        }
+    }
+}
+
 /// Ends those that have waited for too long, until none waits.
 async fn look_after(warm: std::sync::Weak<Warm>) {
+    let looking = Looking(warm);
     loop {
         sleep(WARM_LOOK).await;
-        let Some(warm) = warm.upgrade() else { return };
+        let Some(warm) = looking.0.upgrade() else { return };
         let over = warm.lock().too_long();
         for worker in over {
             worker.running.kill().await;

@@ -108,6 +108,7 @@ fn next(stage: Stage) -> Command {
 
 fn outer(key: &mut Option<String>) -> Result<i32, Failed> {
     stay()?;
+    confine::go_first();
     confine::close_others()?;
     let frame: Outer = read_frame(&mut input()?)?;
     *key = frame.key;

@@ -19,15 +19,16 @@ use super::execution::{Ends, Starts};
 use super::ledger::Added;
 use super::lock::{self, Lock, Locks};
 use super::row::count;
+use super::settle::Settled;
 use super::{Parameters, PostgresStore};
 use crate::gear::FailureClass;
 use crate::limits::SETTLE_ROUNDS_MAX;
-use crate::store::{Advance, Advanced, Reach};
+use crate::store::{Advance, Advanced, Reach, corrupt};
 
 statements! {
     /// In the order of their numbers: two who want the same rows must not wait for each other.
     HOLD = "
-        SELECT no, status, fence, entries, step_index
+        SELECT no, status, fence
           FROM jobs.job
          WHERE no = ANY ($1::bigint[])
          ORDER BY no
@@ -46,19 +47,19 @@ statements! {
                    expires_at = new.expires_at, answer = new.answer::json,
                    error = new.error::json, failure_class = new.failure_class,
                    failed_action = new.failed_action, entries = new.entries,
-                   started_at = new.started_at, completed_at = new.completed_at,
+                   started_at = new.started_at, completed_at = new.completed_at, home = new.home,
                    plan = CASE WHEN new.new_plan THEN new.plan::json ELSE job.plan END
               FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[],
                           $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::text[],
                           $11::bigint[], $12::boolean[], $13::bigint[], $14::text[],
                           $15::bigint[], $16::bigint[], $17::text[], $18::bigint[], $19::text[],
                           $20::text[], $21::text[], $22::text[], $23::bigint[], $24::bigint[],
-                          $25::bigint[], $26::boolean[], $27::text[], $28::boolean[])
+                          $25::bigint[], $26::text[], $27::boolean[], $28::text[], $29::boolean[])
                    AS new (no, was, held, plan_no, status, step_index, revision_count,
                            replan_count, fence, worker, deaths, ready, due_at, held_by, budget_ms,
                            deadline_at, question, expires_at, answer, error, failure_class,
-                           failed_action, entries, started_at, completed_at, new_plan, plan,
-                           inside)
+                           failed_action, entries, started_at, completed_at, home, new_plan,
+                           plan, inside)
              WHERE job.no = ANY ($1)
                AND job.no = new.no
                AND job.status = new.was
@@ -70,10 +71,10 @@ statements! {
                SET status = new.status, certain = new.certain, result = new.result::json,
                    artifact_sha256 = new.artifact, error = new.error::json, completed_at = new.at,
                    attempts = CASE WHEN new.forgiven THEN 0 ELSE execution_log.attempts END
-              FROM unnest($30::uuid[], $31::text[], $32::text[], $33::boolean[], $34::text[],
-                          $35::bytea[], $36::text[], $37::bigint[], $38::boolean[])
+              FROM unnest($31::uuid[], $32::text[], $33::text[], $34::boolean[], $35::text[],
+                          $36::bytea[], $37::text[], $38::bigint[], $39::boolean[])
                    AS new (root_id, step_id, status, certain, result, artifact, error, at, forgiven)
-             WHERE execution_log.root_id = ANY ($30)
+             WHERE execution_log.root_id = ANY ($31)
                AND execution_log.root_id = new.root_id
                AND execution_log.step_id = new.step_id
                AND execution_log.status <> 'completed'
@@ -81,28 +82,30 @@ statements! {
              begun AS (
             INSERT INTO jobs.execution_log (root_id, step_id, job_no, plan_no, gear, action,
                                             step_fingerprint, status, attempts, certain,
-                                            started_at)
+                                            started_at, via)
             SELECT new.root_id, new.step_id, new.job_no, new.plan_no, new.gear, new.action,
-                   new.fingerprint, 'started', new.attempts, TRUE, new.at
-              FROM unnest($40::uuid[], $41::text[], $42::bigint[], $43::bigint[], $44::text[],
-                          $45::text[], $46::bytea[], $47::bigint[], $48::bigint[])
+                   new.fingerprint, 'started', new.attempts, TRUE, new.at, new.via
+              FROM unnest($41::uuid[], $42::text[], $43::bigint[], $44::bigint[], $45::text[],
+                          $46::text[], $47::bytea[], $48::bigint[], $49::bigint[], $50::text[])
                    AS new (root_id, step_id, job_no, plan_no, gear, action, fingerprint, attempts,
-                           at)
+                           at, via)
                 ON CONFLICT (root_id, step_id) DO UPDATE
                SET job_no = excluded.job_no, plan_no = excluded.plan_no, status = 'started',
                    attempts = excluded.attempts, certain = TRUE, error = NULL,
-                   completed_at = NULL, started_at = excluded.started_at
+                   completed_at = NULL, started_at = excluded.started_at,
+                   via = excluded.via
              WHERE execution_log.status = 'failed'
                AND execution_log.step_fingerprint = excluded.step_fingerprint
          RETURNING 1),
              told AS (
-            INSERT INTO jobs.ledger (job_no, entry, at, lines)
-            SELECT new.job_no, new.entry, new.at, new.lines::json
-              FROM unnest($50::bigint[], $51::bigint[], $52::bigint[], $53::text[])
-                   AS new (job_no, entry, at, lines))
-        SELECT jobs.touched((SELECT count(*) FROM moved), $29),
-               jobs.touched((SELECT count(*) FROM ended), $39),
-               jobs.touched((SELECT count(*) FROM begun), $49)";
+            INSERT INTO jobs.ledger (job_no, entry, at, lines, fence)
+            SELECT new.job_no, new.entry, new.at, new.lines::json, new.fence
+              FROM unnest($52::bigint[], $53::bigint[], $54::bigint[], $55::text[],
+                          $56::bigint[])
+                   AS new (job_no, entry, at, lines, fence))
+        SELECT jobs.touched((SELECT count(*) FROM moved), $30),
+               jobs.touched((SELECT count(*) FROM ended), $40),
+               jobs.touched((SELECT count(*) FROM begun), $51)";
 
     /// The next one of each conversation waits for a worker from now on.
     HEAD = "
@@ -129,6 +132,19 @@ impl PostgresStore {
         self.shared.advances.write(self, advance).await
     }
 
+    /// A move that may have been written before. Writing it again without a look would find the job
+    /// where it leads, and take that for somebody else's work.
+    pub(in crate::store) async fn advance_again(
+        &self,
+        advance: Arc<Advance>,
+    ) -> Result<Advanced, StoreError> {
+        match self.settle(&[&advance]).await?.first() {
+            Some(Settled::Written) => Ok(Advanced::Written),
+            Some(Settled::TakenSince) => Ok(Advanced::Lost),
+            Some(Settled::Missing) | None => self.advance(advance).await,
+        }
+    }
+
     /// Writes these, each of another job, in one transaction.
     async fn advance_once(&self, advances: &[Arc<Advance>]) -> Result<Vec<Advanced>, StoreError> {
         let all: Vec<&Advance> = advances.iter().map(Arc::as_ref).collect();
@@ -139,13 +155,15 @@ impl PostgresStore {
         let (tx, rows) = self.hold(&locks, &all).await?;
         let owns = |advance: &&Advance| {
             let row = rows.get(&advance.no.0);
-            row.is_some_and(|row| row.status == advance.from.as_str() && row.fence == advance.fence)
+            row.is_some_and(|(status, fence)| {
+                status == advance.from.as_str() && *fence == advance.fence
+            })
         };
         let ours: Vec<&Advance> = all.iter().copied().filter(owns).collect();
         if ours.is_empty() {
             let_go(tx).await;
         } else {
-            write_and_commit(tx, &ours).await?;
+            write_and_commit(tx, &ours).await.map_err(|error| impossible(error, &ours))?;
         }
         let said = |advance| if owns(&advance) { Advanced::Written } else { Advanced::Lost };
         Ok(all.into_iter().map(said).collect())
@@ -160,9 +178,7 @@ impl PostgresStore {
         match self.postgres().write(ADVANCE, &written.parameters()).await {
             Ok(_) => Ok(true),
             // Somebody is not where its worker thinks: who it is must be looked up.
-            Err(StoreError::Postgres(error)) if error.code() == Some(&SqlState::DATA_CORRUPTED) => {
-                Ok(false)
-            }
+            Err(StoreError::Postgres(error)) if is_amiss(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -172,7 +188,7 @@ impl PostgresStore {
         &self,
         locks: &Locks,
         advances: &[&Advance],
-    ) -> Result<(Transaction, HashMap<i64, Standing>), StoreError> {
+    ) -> Result<(Transaction, HashMap<i64, (String, i64)>), StoreError> {
         let mut nos: Vec<i64> = advances.iter().map(|advance| advance.no.0).collect();
         nos.sort_unstable();
         let lock_by = locks.parameters();
@@ -182,34 +198,9 @@ impl PostgresStore {
         let (tx, mut rows) = self.postgres().begin_with(asked).await?;
         let mut found = HashMap::new();
         for row in rows.pop().unwrap_or_default() {
-            let standing = Standing {
-                status: row.try_get(1)?,
-                fence: row.try_get(2)?,
-                entries: row.try_get(3)?,
-                step_index: row.try_get(4)?,
-            };
-            found.insert(row.try_get(0)?, standing);
+            found.insert(row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?));
         }
         Ok((tx, found))
-    }
-
-    /// Of moves whose COMMIT got no answer, whether each was written. The rows are locked for it,
-    /// so that a transaction that still runs has ended when they are read.
-    pub(super) async fn settle(&self, advances: &[&Advance]) -> Result<Vec<bool>, StoreError> {
-        let mut cause = StoreError::Stopped;
-        for _ in 0..SETTLE_ROUNDS_MAX {
-            match self.hold(&Locks::of(Vec::new()), advances).await {
-                Ok((tx, rows)) => {
-                    let_go(tx).await;
-                    let there = |advance: &&Advance| {
-                        rows.get(&advance.no.0).is_some_and(|row| row.is_after(advance))
-                    };
-                    return Ok(advances.iter().map(there).collect());
-                }
-                Err(error) => cause = error,
-            }
-        }
-        Err(StoreError::Uncertain { cause: cause.chain().into() })
     }
 
     /// One by one: what one of them is refused for is no fault of the others.
@@ -218,10 +209,18 @@ impl PostgresStore {
         for _ in 0..SETTLE_ROUNDS_MAX {
             match self.postgres().retry(run).await {
                 Ok(said) => return Ok(said.first().copied().unwrap_or(Advanced::Lost)),
-                Err(StoreError::Uncertain { .. }) => {
-                    if self.settle(&[advance]).await? == [true] {
-                        return Ok(Advanced::Written);
-                    }
+                Err(StoreError::Uncertain { .. }) => match self.settle(&[advance]).await?.first() {
+                    Some(Settled::Written) => return Ok(Advanced::Written),
+                    Some(Settled::TakenSince) => return Ok(Advanced::Lost),
+                    Some(Settled::Missing) | None => {}
+                },
+                // A request that was given up may have arrived all the same, and written it.
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    return match self.settle(&[advance]).await?.first() {
+                        Some(Settled::Written) => Ok(Advanced::Written),
+                        Some(Settled::TakenSince) => Ok(Advanced::Lost),
+                        Some(Settled::Missing) | None => Err(error),
+                    };
                 }
                 Err(error) => return Err(error),
             }
@@ -238,7 +237,7 @@ impl Work<Arc<Advance>, Advanced> for PostgresStore {
     async fn run(&self, batch: Vec<Arc<Advance>>) -> Vec<Result<Advanced, StoreError>> {
         let known = match self.postgres().retry(|| self.advance_once(&batch)).await {
             Ok(said) => {
-                if batch.iter().any(|advance| frees_another(advance)) {
+                if batch.iter().any(|advance| wakes_another(advance)) {
                     self.shared.bell.ring();
                 }
                 return said.into_iter().map(Ok).collect();
@@ -246,19 +245,21 @@ impl Work<Arc<Advance>, Advanced> for PostgresStore {
             Err(StoreError::Uncertain { .. }) => {
                 let all: Vec<&Advance> = batch.iter().map(Arc::as_ref).collect();
                 match self.settle(&all).await {
-                    Ok(there) => there,
+                    Ok(settled) => settled,
                     Err(error) => return batch.iter().map(|_| Err(uncertain(&error))).collect(),
                 }
             }
-            Err(error) if batch.len() == 1 => return vec![Err(error)],
-            Err(_) => vec![false; batch.len()],
+            Err(error) if batch.len() == 1 && !matches!(error, StoreError::Corrupt { .. }) => {
+                return vec![Err(error)];
+            }
+            Err(_) => vec![Settled::Missing; batch.len()],
         };
         let mut said = Vec::with_capacity(batch.len());
-        for (advance, there) in batch.iter().zip(known) {
-            said.push(if there {
-                Ok(Advanced::Written)
-            } else {
-                self.advance_alone(advance).await
+        for (advance, settled) in batch.iter().zip(known) {
+            said.push(match settled {
+                Settled::Written => Ok(Advanced::Written),
+                Settled::TakenSince => Ok(Advanced::Lost),
+                Settled::Missing => self.advance_alone(advance).await,
             });
         }
         self.shared.bell.ring();
@@ -266,8 +267,33 @@ impl Work<Arc<Advance>, Advanced> for PostgresStore {
     }
 }
 
+/// The server says that these moves do not fit the log, although their worker holds the fence and
+/// nobody else writes there: trying them again would change nothing.
+fn impossible(error: StoreError, advances: &[&Advance]) -> StoreError {
+    let StoreError::Postgres(cause) = &error else { return error };
+    match advances {
+        _ if cfg!(semel_plant = "settle") => error,
+        [advance] if is_amiss(cause) => corrupt("job", advance.no.0, error.chain()),
+        _ => error,
+    }
+}
+
+/// Whether the server says that something is not as the writer of a move knows it.
+fn is_amiss(error: &tokio_postgres::Error) -> bool {
+    let wrong = [&SqlState::DATA_CORRUPTED, &SqlState::UNIQUE_VIOLATION];
+    error.code().is_some_and(|code| wrong.contains(&code))
+}
+
 fn uncertain(error: &StoreError) -> StoreError {
     StoreError::Uncertain { cause: error.chain().into() }
+}
+
+/// Whether an engine may go on after this move: with this job, or with one that waits for it.
+pub(super) fn wakes_another(advance: &Advance) -> bool {
+    let state = &advance.state;
+    let is_left =
+        state.worker.is_none() && state.due_at.is_some_and(|due_at| due_at <= advance.now);
+    is_left || frees_another(advance)
 }
 
 /// Whether somebody else may go on after this move.
@@ -347,25 +373,6 @@ pub(super) async fn let_go(tx: Transaction) {
     let _ = tx.commit().await;
 }
 
-/// Where a job stands.
-struct Standing {
-    status: String,
-    fence: i64,
-    entries: i64,
-    step_index: i64,
-}
-
-impl Standing {
-    /// Whether it stands where this move leads. Only the holder of the fence could have led it.
-    fn is_after(&self, advance: &Advance) -> bool {
-        let state = &advance.state;
-        self.status == state.status.as_str()
-            && self.fence == state.fence
-            && self.entries == state.entries
-            && self.step_index == i64::from(state.step_index)
-    }
-}
-
 /// The parameters of the moves in `ADVANCE`, kept alive.
 #[derive(Default)]
 pub(super) struct Moves<'a> {
@@ -394,6 +401,7 @@ pub(super) struct Moves<'a> {
     entries: Vec<i64>,
     started_at: Vec<Option<i64>>,
     completed_at: Vec<Option<i64>>,
+    home: Vec<Option<&'a str>>,
     new_plan: Vec<bool>,
     inside: Vec<bool>,
     plan: Vec<Option<&'a str>>,
@@ -436,6 +444,7 @@ impl<'a> Moves<'a> {
         self.entries.push(state.entries);
         self.started_at.push(state.started_at.map(|at| at.0));
         self.completed_at.push(state.completed_at.map(|at| at.0));
+        self.home.push(state.home.as_deref());
         self.new_plan.push(advance.new_plan);
         self.inside.push(advance.reach == Reach::Inside);
         self.plan.push(state.plan.as_deref().filter(|_| advance.new_plan));
@@ -443,13 +452,14 @@ impl<'a> Moves<'a> {
 
     /// The state as a whole, but for the plan.
     #[rustfmt::skip]
-    pub(super) fn state(&self) -> [&(dyn ToSql + Sync); 22] {
+    pub(super) fn state(&self) -> [&(dyn ToSql + Sync); 23] {
         [
             &self.plan_no, &self.status, &self.step_index, &self.revision_count,
             &self.replan_count, &self.fence, &self.worker, &self.deaths, &self.ready,
             &self.due_at, &self.held_by, &self.budget_ms, &self.deadline_at, &self.question,
             &self.expires_at, &self.answer, &self.error, &self.failure_class,
             &self.failed_action, &self.entries, &self.started_at, &self.completed_at,
+            &self.home,
         ]
     }
 

@@ -15,22 +15,31 @@ use crate::store::{BreakerRow, corrupt};
 
 statements! {
     FIND = "
-        SELECT action, state, run_window, until, open_for_ms
+        SELECT action, state, run_window, until, open_for_ms, probe
           FROM jobs.breaker
          WHERE action = $1";
 
     WRITE = "
-        INSERT INTO jobs.breaker (action, state, run_window, until, open_for_ms, changed_at)
-        VALUES ($1, $2, $3, $4, $5, $6)
+        INSERT INTO jobs.breaker (action, state, run_window, until, open_for_ms, probe, changed_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7)
             ON CONFLICT (action) DO UPDATE
            SET state = excluded.state, run_window = excluded.run_window, until = excluded.until,
-               open_for_ms = excluded.open_for_ms, changed_at = excluded.changed_at";
+               open_for_ms = excluded.open_for_ms, probe = excluded.probe,
+               changed_at = excluded.changed_at";
 
     EVERY = "
-        SELECT action, state, run_window, until, open_for_ms
+        SELECT action, state, run_window, until, open_for_ms, probe
           FROM jobs.breaker
          WHERE action > ''
          ORDER BY action";
+
+    /// One with a window may have been told for the last time long ago.
+    FORGET = "
+        DELETE FROM jobs.breaker
+         WHERE action > ''
+           AND changed_at < $1
+           AND until < $1
+     RETURNING action";
 
     RELEASE = "
         UPDATE jobs.job
@@ -52,14 +61,14 @@ impl PostgresStore {
     ) -> Result<Admission, StoreError> {
         let rows = self.postgres().read(FIND, &[&action]).await?;
         let admission = found(rows.first())?.admit(now, probe_time);
-        if admission != Admission::Probe {
+        if !matches!(admission, Admission::Probe(_)) {
             return Ok(admission);
         }
         let run = async || {
             let (tx, row) = self.hold_breaker(action).await?;
             let mut breaker = found(row.as_ref())?;
             let admission = breaker.admit(now, probe_time);
-            if admission == Admission::Probe {
+            if matches!(admission, Admission::Probe(_)) {
                 put_and_commit(tx, action, &breaker, now, Then::Nothing).await?;
             }
             Ok(admission)
@@ -71,12 +80,13 @@ impl PostgresStore {
         &self,
         action: &str,
         runs: Vec<Run>,
+        probe: Option<i64>,
         now: UnixMs,
     ) -> Result<BreakerRow, StoreError> {
         let run = async || {
             let (tx, row) = self.hold_breaker(action).await?;
             let mut breaker = found(row.as_ref())?;
-            let changed = breaker.note(&runs, now);
+            let changed = breaker.note(&runs, probe, now);
             let closed = changed && breaker.state == BreakerState::Closed;
             let then = if closed { Then::Release } else { Then::Nothing };
             put_and_commit(tx, action, &breaker, now, then).await?;
@@ -99,7 +109,8 @@ impl PostgresStore {
             if row.is_none() {
                 return Ok(false);
             }
-            put_and_commit(tx, action, &Breaker::default(), now, Then::Release).await?;
+            let closed = found(row.as_ref())?.closed();
+            put_and_commit(tx, action, &closed, now, Then::Release).await?;
             Ok(true)
         };
         let closed = self.postgres().retry(run).await?;
@@ -107,6 +118,14 @@ impl PostgresStore {
             self.shared.bell.ring();
         }
         Ok(closed)
+    }
+
+    pub(in crate::store) async fn breakers_forget(
+        &self,
+        before: UnixMs,
+    ) -> Result<u64, StoreError> {
+        let forgotten = self.postgres().write(FORGET, &[&before.0]).await?;
+        Ok(u64::try_from(forgotten.len()).unwrap_or(u64::MAX))
     }
 
     pub(in crate::store) async fn breakers(&self) -> Result<Vec<BreakerRow>, StoreError> {
@@ -135,7 +154,8 @@ fn found(row: Option<&Row>) -> Result<Breaker, StoreError> {
     let state =
         BreakerState::parse(state).ok_or_else(|| corrupt("breaker", action, "no such state"))?;
     let open_for = Duration::from_millis(row.try_get::<_, i64>(4)?.cast_unsigned());
-    Ok(Breaker { state, window: row.try_get(2)?, until: UnixMs(row.try_get(3)?), open_for })
+    let (window, until, probe) = (row.try_get(2)?, UnixMs(row.try_get(3)?), row.try_get(5)?);
+    Ok(Breaker { state, window, until, open_for, probe })
 }
 
 /// What else a breaker's write does.
@@ -155,7 +175,8 @@ async fn put_and_commit(
 ) -> Result<(), StoreError> {
     let open_for_ms = i64::try_from(breaker.open_for.as_millis()).unwrap_or(i64::MAX);
     let (state, until) = (breaker.state.as_str(), breaker.until.0);
-    let row: Parameters<'_> = &[&action, &state, &breaker.window, &until, &open_for_ms, &now.0];
+    let Breaker { window, probe, .. } = breaker;
+    let row: Parameters<'_> = &[&action, &state, window, &until, &open_for_ms, probe, &now.0];
     let release: Parameters<'_> = &[&action];
     let asked = [(WRITE, row), (RELEASE, release)];
     let asked = if then == Then::Release { &asked[..] } else { &asked[..1] };

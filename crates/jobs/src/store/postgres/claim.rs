@@ -3,20 +3,24 @@
 //!
 //! Differs from sqlite: any number of engines claim at once, each what no other holds. A claim
 //! waits for nobody; a job whose end would have to wait for its conversation is left for the next
-//! one.
+//! one. Whether a lease is over is judged by the server's clock, whatever those of the engines say.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use semel_core::clock::UnixMs;
 use semel_store::postgres::Transaction;
 use semel_store::{StoreError, statements};
+use tokio_postgres::Row;
 
 use super::PostgresStore;
-use super::advance::{conversation_locks, frees_another, let_go, write_and_commit};
+use super::advance::{conversation_locks, frees_another, let_go, wakes_another, write_and_commit};
 use super::execution::executions;
 use super::lock::{self, Lock};
 use super::row;
-use crate::store::{Advance, Begin, Claim, Claimed, Job, JobNo, Kept};
+use super::settle::Settled;
+use crate::limits::HOME_REMEMBERED;
+use crate::store::{Advance, Begin, Claim, Claimed, Home, Job, JobNo, Kept, Neighbour, corrupt};
 
 statements! {
     CLAIMABLE = "
@@ -25,22 +29,36 @@ statements! {
                    request, carries_plan, key, answer::text, plan::text, plan_no, status,
                    step_index, revision_count, replan_count, fence, worker, deaths, ready, due_at,
                    held_by, budget_ms, deadline_at, question::text, expires_at, error::text,
-                   failure_class, failed_action, entries, started_at, completed_at, created_at
+                   failure_class, failed_action, entries, started_at, completed_at, created_at,
+                   home, jobs.now_ms()
               FROM jobs.job
-             WHERE due_at <= $1
+             WHERE due_at <= jobs.now_ms()
+               AND no <> ALL ($2::bigint[])
+               AND (home IS NULL OR home = $3
+                    OR NOT EXISTS (SELECT 1
+                                     FROM jobs.home AS other
+                                    WHERE other.id = job.home
+                                      AND other.seen_at > jobs.now_ms() - $4::bigint))
              ORDER BY due_at, no
-             LIMIT $2
+             LIMIT $1
                FOR UPDATE SKIP LOCKED
         ), waiting AS (
             SELECT no, id, root_id, retry_of, parent_id, depth, source, priority, conversation,
                    request, carries_plan, key, answer::text, plan::text, plan_no, status,
                    step_index, revision_count, replan_count, fence, worker, deaths, ready, due_at,
                    held_by, budget_ms, deadline_at, question::text, expires_at, error::text,
-                   failure_class, failed_action, entries, started_at, completed_at, created_at
+                   failure_class, failed_action, entries, started_at, completed_at, created_at,
+                   home, jobs.now_ms()
               FROM jobs.job
              WHERE ready
+               AND no <> ALL ($2::bigint[])
+               AND (home IS NULL OR home = $3
+                    OR NOT EXISTS (SELECT 1
+                                     FROM jobs.home AS other
+                                    WHERE other.id = job.home
+                                      AND other.seen_at > jobs.now_ms() - $4::bigint))
              ORDER BY priority, no
-             LIMIT $2 - (SELECT count(*) FROM due)
+             LIMIT $1 - (SELECT count(*) FROM due)
                FOR UPDATE SKIP LOCKED
         )
         TABLE due
@@ -48,8 +66,48 @@ statements! {
         TABLE waiting";
 
     ANYTHING = "
-        SELECT EXISTS (SELECT 1 FROM jobs.job WHERE due_at <= $1)
-               OR EXISTS (SELECT 1 FROM jobs.job WHERE ready)";
+        SELECT EXISTS (SELECT 1
+                         FROM jobs.job
+                        WHERE due_at <= jobs.now_ms()
+                          AND no <> ALL ($1::bigint[])
+                          AND (home IS NULL OR home = $2
+                               OR NOT EXISTS (SELECT 1
+                                                FROM jobs.home AS other
+                                               WHERE other.id = job.home
+                                                 AND other.seen_at > jobs.now_ms() - $3::bigint)))
+               OR EXISTS (SELECT 1
+                            FROM jobs.job
+                           WHERE ready
+                             AND no <> ALL ($1::bigint[])
+                             AND (home IS NULL OR home = $2
+                                  OR NOT EXISTS (SELECT 1
+                                                   FROM jobs.home AS other
+                                                  WHERE other.id = job.home
+                                                    AND other.seen_at
+                                                        > jobs.now_ms() - $3::bigint)))";
+
+    TIME = "
+        SELECT jobs.now_ms()";
+
+    LIVE = "
+        INSERT INTO jobs.home (id, seen_at, actions)
+        VALUES ($1, jobs.now_ms(), $2)
+            ON CONFLICT (id) DO UPDATE
+           SET seen_at = excluded.seen_at,
+               actions = excluded.actions";
+
+    OTHERS = "
+        SELECT id, actions
+          FROM jobs.home
+         WHERE seen_at > jobs.now_ms() - $2::bigint
+           AND id <> $1
+         ORDER BY seen_at DESC
+         LIMIT 1000";
+
+    HEARD_OF = "
+        SELECT jobs.now_ms() - max(seen_at)
+          FROM jobs.home
+         WHERE seen_at BETWEEN jobs.now_ms() - $1::bigint AND jobs.now_ms() + $1::bigint";
 
     RENEW_HOLD = "
         SELECT no
@@ -60,7 +118,7 @@ statements! {
 
     RENEW = "
         UPDATE jobs.job
-           SET due_at = $3
+           SET due_at = jobs.now_ms() + $3
           FROM unnest($1::bigint[], $2::bigint[]) AS held (no, fence)
          WHERE job.no = ANY ($1)
            AND job.no = held.no
@@ -88,24 +146,27 @@ impl PostgresStore {
             Done::Claimed(claimed) => Ok(claimed),
             Done::Unknown(mut claimed) => {
                 let moves: Vec<&Advance> = claimed.iter().map(|job| &job.advance).collect();
-                let mut there = self.settle(&moves).await?.into_iter();
-                claimed.retain(|_| there.next().unwrap_or(false));
+                // As long as it can still be ours: nobody else would work on it meanwhile.
+                let mut settled = self.settle_within(&moves, claim.lease).await?.into_iter();
+                claimed.retain(|_| settled.next() == Some(Settled::Written));
                 Ok(claimed)
             }
         }
     }
 
     async fn claim_once(&self, claim: &Claim, begin: &Begin) -> Result<Done, StoreError> {
-        let by: super::Parameters<'_> = &[&claim.now.0, &i64::from(claim.limit)];
+        let held = numbers(&claim.held);
+        let (home, lives_for) = home(claim.home.as_ref());
+        let by: super::Parameters<'_> = &[&i64::from(claim.limit), &held, &home, &lives_for];
         let (tx, mut rows) = self.postgres().begin_with(&[(CLAIMABLE, by)]).await?;
-        let jobs = rows.pop().unwrap_or_default();
-        if jobs.is_empty() {
-            return Ok(Done::Claimed(Vec::new()));
-        }
-        let jobs: Vec<Job> = jobs.iter().map(row::job).collect::<Result<_, _>>()?;
-        let claimed = begun(&tx, jobs).await?.into_iter().map(|before| {
-            let advance = begin(&before, claim);
-            Claimed { before, advance }
+        let rows = rows.pop().unwrap_or_default();
+        let Some(first) = rows.first() else { return Ok(Done::Claimed(Vec::new())) };
+        let now = UnixMs(first.try_get(first.len() - 1)?);
+        let claim = Claim { now, ..claim.clone() };
+        let jobs: Vec<Job> = rows.iter().map(row::job).collect::<Result<_, _>>()?;
+        let claimed = begun(&tx, jobs).await?.into_iter().filter_map(|before| {
+            let advance = begin(&before, &claim)?;
+            Some(Claimed { before, advance })
         });
         let mut claimed: Vec<Claimed> = claimed.collect();
         keep_lockable(&tx, &mut claimed).await?;
@@ -116,7 +177,7 @@ impl PostgresStore {
         let moves: Vec<&Advance> = claimed.iter().map(|job| &job.advance).collect();
         match write_and_commit(tx, &moves).await {
             Ok(()) => {
-                if moves.iter().any(|advance| frees_another(advance)) {
+                if moves.iter().any(|advance| wakes_another(advance)) {
                     self.shared.bell.ring();
                 }
                 Ok(Done::Claimed(claimed))
@@ -129,13 +190,14 @@ impl PostgresStore {
     pub(in crate::store) async fn renew(
         &self,
         held: Vec<(JobNo, i64)>,
-        lease_until: UnixMs,
+        lease: Duration,
     ) -> Result<Vec<JobNo>, StoreError> {
+        let lease = ms(lease);
         let nos: Vec<i64> = held.iter().map(|(no, _)| no.0).collect();
         let fences: Vec<i64> = held.iter().map(|(_, fence)| *fence).collect();
         let run = async || {
             let (tx, _) = self.postgres().begin_with(&[(RENEW_HOLD, &[&nos])]).await?;
-            tx.query_and_commit(RENEW, &[&nos, &fences, &lease_until.0]).await
+            tx.query_and_commit(RENEW, &[&nos, &fences, &lease]).await
         };
         let rows = self.postgres().retry(run).await?;
         let mut kept = HashSet::new();
@@ -145,10 +207,61 @@ impl PostgresStore {
         Ok(held.into_iter().filter(|job| !kept.contains(job)).map(|(no, _)| no).collect())
     }
 
-    pub(in crate::store) async fn anything_due(&self, now: UnixMs) -> Result<bool, StoreError> {
-        let rows = self.postgres().read(ANYTHING, &[&now.0]).await?;
+    pub(in crate::store) async fn anything_due(
+        &self,
+        held: Vec<JobNo>,
+        at: Option<Home>,
+    ) -> Result<bool, StoreError> {
+        let (home, lives_for) = home(at.as_ref());
+        let rows = self.postgres().read(ANYTHING, &[&numbers(&held), &home, &lives_for]).await?;
         Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false))
     }
+
+    /// The home's engine lives and can run this. Gives the other homes.
+    pub(in crate::store) async fn live(
+        &self,
+        home: &str,
+        actions: &[String],
+    ) -> Result<Vec<Neighbour>, StoreError> {
+        self.postgres().write(LIVE, &[&home, &actions]).await?;
+        let remembered = ms(HOME_REMEMBERED);
+        let rows = self.postgres().read(OTHERS, &[&home, &remembered]).await?;
+        let neighbour = |row: &Row| {
+            let actions = row.try_get::<_, Vec<String>>(1)?.into_iter().collect();
+            Ok(Neighbour { home: row.try_get(0)?, actions })
+        };
+        rows.iter().map(neighbour).collect()
+    }
+
+    /// What a clock that was ahead has written is nobody's life.
+    pub(in crate::store) async fn heard_of(
+        &self,
+        within: Duration,
+    ) -> Result<Option<Duration>, StoreError> {
+        let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
+        let rows = self.postgres().read(HEARD_OF, &[&within]).await?;
+        let ago: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?.flatten();
+        Ok(ago.map(|ms| Duration::from_millis(ms.max(0).cast_unsigned())))
+    }
+
+    pub(in crate::store) async fn time(&self) -> Result<UnixMs, StoreError> {
+        let rows = self.postgres().read(TIME, &[]).await?;
+        let missing = || corrupt("job", "-", "the server has no time");
+        Ok(UnixMs(rows.first().ok_or_else(missing)?.try_get(0)?))
+    }
+}
+
+fn ms(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// As parameters of a statement.
+fn home(home: Option<&Home>) -> (Option<&str>, i64) {
+    (home.map(|home| home.id.as_str()), home.map_or(0, |home| ms(home.lives_for)))
+}
+
+fn numbers(nos: &[JobNo]) -> Vec<i64> {
+    nos.iter().map(|no| no.0).collect()
 }
 
 /// What became of a claim.

@@ -13,7 +13,7 @@ use crate::store::{Advance, Ended, Execution, Started, corrupt};
 statements! {
     OF_ROOTS = "
         SELECT step_id, job_no, plan_no, gear, action, step_fingerprint, status, attempts, certain,
-               result::text, artifact_sha256, error::text, started_at, completed_at, root_id
+               result::text, artifact_sha256, error::text, started_at, completed_at, root_id, via
           FROM jobs.execution_log
          WHERE root_id = ANY ($1::uuid[])
          ORDER BY root_id, step_id";
@@ -23,21 +23,22 @@ statements! {
         WITH begun AS (
             INSERT INTO jobs.execution_log (root_id, step_id, job_no, plan_no, gear, action,
                                             step_fingerprint, status, attempts, certain,
-                                            started_at)
+                                            started_at, via)
             SELECT new.root_id, new.step_id, new.job_no, new.plan_no, new.gear, new.action,
-                   new.fingerprint, 'started', new.attempts, TRUE, new.at
+                   new.fingerprint, 'started', new.attempts, TRUE, new.at, new.via
               FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[], $5::text[],
-                          $6::text[], $7::bytea[], $8::bigint[], $9::bigint[])
+                          $6::text[], $7::bytea[], $8::bigint[], $9::bigint[], $10::text[])
                    AS new (root_id, step_id, job_no, plan_no, gear, action, fingerprint, attempts,
-                           at)
+                           at, via)
                 ON CONFLICT (root_id, step_id) DO UPDATE
                SET job_no = excluded.job_no, plan_no = excluded.plan_no, status = 'started',
                    attempts = excluded.attempts, certain = TRUE, error = NULL,
-                   completed_at = NULL, started_at = excluded.started_at
+                   completed_at = NULL, started_at = excluded.started_at,
+                   via = excluded.via
              WHERE execution_log.status = 'failed'
                AND execution_log.step_fingerprint = excluded.step_fingerprint
          RETURNING 1)
-        SELECT jobs.touched(count(*), $10) FROM begun";
+        SELECT jobs.touched(count(*), $11) FROM begun";
 
     FORGET = "
         DELETE FROM jobs.execution_log
@@ -141,6 +142,7 @@ pub(super) struct Starts<'a> {
     fingerprints: Vec<&'a [u8]>,
     attempts: Vec<i64>,
     at: Vec<i64>,
+    via: Vec<Option<&'a str>>,
     told: i64,
 }
 
@@ -169,6 +171,7 @@ impl<'a> Starts<'a> {
         self.fingerprints.push(&started.fingerprint.0);
         self.attempts.push(i64::from(started.attempts));
         self.at.push(advance.now.0);
+        self.via.push(started.via.as_deref());
         self.told = count(self.steps.len());
     }
 
@@ -177,19 +180,19 @@ impl<'a> Starts<'a> {
     }
 
     #[rustfmt::skip]
-    pub(super) fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 10] {
+    pub(super) fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 11] {
         [
             &self.roots, &self.steps, &self.jobs, &self.plans, &self.gears, &self.actions,
-            &self.fingerprints, &self.attempts, &self.at, &self.told,
+            &self.fingerprints, &self.attempts, &self.at, &self.via, &self.told,
         ]
     }
 
     /// Without the numbers of jobs that have none yet.
     #[rustfmt::skip]
-    pub(super) fn of_new_jobs(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 8] {
+    pub(super) fn of_new_jobs(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 9] {
         [
             &self.roots, &self.steps, &self.plans, &self.gears, &self.actions,
-            &self.fingerprints, &self.attempts, &self.at,
+            &self.fingerprints, &self.attempts, &self.at, &self.via,
         ]
     }
 }

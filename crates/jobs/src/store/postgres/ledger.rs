@@ -67,6 +67,7 @@ pub(super) struct Added {
     entries: Vec<i64>,
     at: Vec<i64>,
     lines: Vec<String>,
+    fences: Vec<i64>,
 }
 
 impl Added {
@@ -80,17 +81,18 @@ impl Added {
                 added.entries.push(entry);
                 added.at.push(advance.now.0);
                 added.lines.push(text);
+                added.fences.push(advance.state.fence);
             }
         }
         added
     }
 
-    pub(super) fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 4] {
-        [&self.jobs, &self.entries, &self.at, &self.lines]
+    pub(super) fn parameters(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 5] {
+        [&self.jobs, &self.entries, &self.at, &self.lines, &self.fences]
     }
 
     /// By the ids of jobs that have no numbers yet and repeat no others.
-    pub(super) fn of_new_jobs(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 4] {
-        [&self.roots, &self.entries, &self.at, &self.lines]
+    pub(super) fn of_new_jobs(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 5] {
+        [&self.roots, &self.entries, &self.at, &self.lines, &self.fences]
     }
 }

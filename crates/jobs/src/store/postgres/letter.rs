@@ -43,7 +43,8 @@ statements! {
          ORDER BY expires_at, no
          LIMIT $2";
 
-    /// The root of others goes after them: its executions are theirs, too.
+    /// The root of others goes after them: its executions are theirs, too. So does a sub-job after
+    /// its parent: whose gear, run again, would have it made again.
     OLD = "
         -- Differs from sqlite: a limit inside, or a plan may first read whatever was repeated.
         SELECT no
@@ -55,22 +56,43 @@ statements! {
                      WHERE repeat.root_id = job.id
                        AND repeat.retry_of IS NOT NULL
                      LIMIT 1) IS NULL)
+           AND (parent_id IS NULL
+                OR (SELECT 1
+                      FROM jobs.job AS parent
+                     WHERE parent.id = job.parent_id
+                     LIMIT 1) IS NULL)
          ORDER BY completed_at, no
          LIMIT $2
            FOR UPDATE OF job SKIP LOCKED";
 
+    /// A key stays. That of a sub-job is known to its parent's gear only, which is gone by now.
+    KNOWN = "
+        SELECT id
+          FROM jobs.job
+         WHERE id = ANY ($1::uuid[])";
+
     REMOVE = "
         -- Differs from sqlite: a repeat may have come since they were looked for. Whoever repeats
         -- one holds it, so that none can come any more.
-        DELETE FROM jobs.job
-         WHERE no = ANY ($1::bigint[])
-           AND (retry_of IS NOT NULL
-                OR (SELECT 1
-                      FROM jobs.job AS repeat
-                     WHERE repeat.root_id = job.id
-                       AND repeat.retry_of IS NOT NULL
-                     LIMIT 1) IS NULL)
-     RETURNING no, id, root_id, retry_of, completed_at";
+        WITH removed AS (
+            DELETE FROM jobs.job
+             WHERE no = ANY ($1::bigint[])
+               AND (retry_of IS NOT NULL
+                    OR (SELECT 1
+                          FROM jobs.job AS repeat
+                         WHERE repeat.root_id = job.id
+                           AND repeat.retry_of IS NOT NULL
+                         LIMIT 1) IS NULL)
+         RETURNING no, id, root_id, retry_of, completed_at, source, key, fingerprint, status
+        ), spent AS (
+            INSERT INTO jobs.spent_key (scope, key, fingerprint, job_id, status, ended_at)
+            SELECT 'job', key, fingerprint, id, status, completed_at
+              FROM removed
+             WHERE key IS NOT NULL
+               AND source <> 'sub_job'
+        )
+        SELECT no, id, root_id, retry_of, completed_at
+          FROM removed";
 }
 
 impl PostgresStore {
@@ -144,5 +166,11 @@ impl PostgresStore {
         execution::forget_in_tx(&tx, &roots).await?;
         tx.commit().await?;
         Ok(removed.into_iter().map(|(_, _, id)| Id::new(id)).collect())
+    }
+
+    pub(in crate::store) async fn known(&self, ids: Vec<Id>) -> Result<Vec<Id>, StoreError> {
+        let ids: Vec<Uuid> = ids.iter().map(Id::as_uuid).collect();
+        let rows = self.postgres().read(KNOWN, &[&ids]).await?;
+        rows.iter().map(|row| Ok(Id::new(row.try_get(0)?))).collect()
     }
 }

@@ -11,6 +11,7 @@ use super::advance::{let_go, write_and_commit};
 use super::job::hold;
 use super::lock::{self, Lock, Locks};
 use super::row::Id;
+use super::settle::Settled;
 use crate::limits::SETTLE_ROUNDS_MAX;
 use crate::store::{Advance, Answering, Wrote, corrupt};
 
@@ -49,7 +50,7 @@ impl PostgresStore {
                     return Ok(Wrote::Written(advance));
                 }
                 Done::Unknown(advance) => {
-                    if self.settle(&[&advance]).await? == [true] {
+                    if self.settle(&[&advance]).await? != [Settled::Missing] {
                         self.shared.bell.ring();
                         return Ok(Wrote::Written(advance));
                     }

@@ -37,10 +37,10 @@ const ROWS: &str = "
                                     step_fingerprint, status, attempts, certain, started_at)
         SELECT id, 'step ' || s, n, 1, 'web', 'get', hash, 'started', 1, TRUE, 1
           FROM n, generate_series(1, 3) AS s;
-    INSERT INTO jobs.ledger (job_no, entry, at, lines)
-        SELECT n, entry, 1, '[]' FROM n, generate_series(1, 3) AS entry;
-    INSERT INTO jobs.breaker (action, state, run_window, until, open_for_ms, changed_at)
-        SELECT 'a' || n, 'closed', '', 0, 1, 1 FROM n;
+    INSERT INTO jobs.ledger (job_no, entry, at, lines, fence)
+        SELECT n, entry, 1, '[]', 1 FROM n, generate_series(1, 3) AS entry;
+    INSERT INTO jobs.breaker (action, state, run_window, until, open_for_ms, probe, changed_at)
+        SELECT 'a' || n, 'closed', '', 0, 1, 0, 1 FROM n;
     ANALYZE;
     SET plan_cache_mode = force_generic_plan;
     SET enable_seqscan = off";
@@ -65,6 +65,8 @@ const FROM_THE_END: &[(&str, &str)] = &[
     ("BEGIN", " job_ready "),
     ("LIVE", " job_live "),
     ("DEPTH", " job_live "),
+    ("ORPHANS", " job_parent "),
+    ("NOTE_RESTORED", " job_pkey "),
 ];
 
 /// Whether a plan reads a whole table, as such or through an index without a condition.
@@ -91,7 +93,7 @@ async fn no_statement_reads_a_large_table_as_a_whole() {
     #[rustfmt::skip]
     let files = [
         advance::ALL, breaker::ALL, claim::ALL, execution::ALL, job::ALL, ledger::ALL, letter::ALL,
-        list::ALL, lock::ALL, signal::ALL, submit::ALL,
+        family::ALL, list::ALL, lock::ALL, settle::ALL, signal::ALL, submit::ALL,
     ];
     let mut scanning = Vec::new();
     client.batch_execute("SET enable_seqscan = off").await.expect("a setting");

@@ -67,6 +67,7 @@ pub(super) fn job(row: &Row) -> Result<Job, StoreError> {
         entries: row.try_get(32)?,
         started_at: moment(row.try_get(33)?),
         completed_at: moment(row.try_get(34)?),
+        home: row.try_get(36)?,
     };
     Ok(Job {
         no: JobNo(no),
@@ -87,7 +88,7 @@ pub(super) fn job(row: &Row) -> Result<Job, StoreError> {
     })
 }
 
-/// The root's id is the last column.
+/// The root's id is the last column but one.
 pub(super) fn execution(row: &Row) -> Result<(Id, Execution), StoreError> {
     let step_id: String = row.try_get(0)?;
     let status: &str = row.try_get(6)?;
@@ -108,6 +109,7 @@ pub(super) fn execution(row: &Row) -> Result<(Id, Execution), StoreError> {
         error: row.try_get(11)?,
         started_at: UnixMs(row.try_get(12)?),
         completed_at: moment(row.try_get(13)?),
+        via: row.try_get(15)?,
         step_id: step_id.clone(),
     };
     Ok((Id::new(row.try_get(14)?), execution))

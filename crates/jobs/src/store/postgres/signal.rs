@@ -71,15 +71,19 @@ impl Bell {
 /// The signals of all engines, this one included.
 pub struct Signals {
     listener: Listener,
-    /// Ends with it.
-    _teller: JoinSet<()>,
+    /// Ends with it, and not before.
+    teller: JoinSet<()>,
 }
 
 impl Signals {
     /// The next one. Nothing is lost when the wait is given up.
     pub async fn next(&mut self) -> Result<Signal, StoreError> {
         loop {
-            match self.listener.next().await? {
+            let heard = tokio::select! {
+                heard = self.listener.next() => heard?,
+                Some(_) = self.teller.join_next() => return Err(StoreError::Stopped),
+            };
+            match heard {
                 Heard::Connected => return Ok(Signal::Wake),
                 Heard::Notified(payload) => return Ok(Signal::parse(&payload)),
                 Heard::Lost => {}
@@ -98,7 +102,7 @@ impl PostgresStore {
         if bell.notifier.set(notifier.clone()).is_ok() {
             teller.spawn(tell(Arc::clone(&bell.rung), notifier));
         }
-        Ok(Signals { listener, _teller: teller })
+        Ok(Signals { listener, teller })
     }
 
     /// Tells every engine, now.

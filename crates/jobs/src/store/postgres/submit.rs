@@ -11,6 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use semel_core::id::JobId;
 use semel_store::postgres::{Asked, Work};
 use semel_store::{StoreError, statements};
@@ -25,7 +26,6 @@ use super::lock::{self, Lock, Locks};
 use super::row::{Id, count, hash};
 use super::{Parameters, PostgresStore};
 use crate::life::JobStatus;
-use crate::limits::SETTLE_ROUNDS_MAX;
 use crate::store::{Advance, JobNo, NewJob, Submitted, corrupt};
 
 statements! {
@@ -63,6 +63,11 @@ statements! {
           LEFT JOIN LATERAL (SELECT job.id, job.status, job.fingerprint
                                FROM jobs.job
                               WHERE job.key = asked.key
+                              UNION ALL
+                             SELECT spent.job_id, spent.status, spent.fingerprint
+                               FROM jobs.spent_key AS spent
+                              WHERE spent.scope = 'job'
+                                AND spent.key = asked.key
                               LIMIT 1) AS named ON TRUE
           LEFT JOIN LATERAL (SELECT job.id, job.status
                                FROM jobs.job
@@ -76,20 +81,20 @@ statements! {
         INSERT INTO jobs.job (id, root_id, retry_of, parent_id, depth, source, priority,
                               conversation, request, carries_plan, key, fingerprint,
                               dedup_hash, created_at, plan, plan_no, status, ready, budget_ms,
-                              entries)
+                              entries, home)
         SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
                new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
                new.fingerprint, new.dedup_hash, new.created_at, new.plan::json,
                CASE WHEN new.plan IS NULL THEN 0 ELSE 1 END, 'pending', new.ready,
-               new.budget_ms, 1
+               new.budget_ms, 1, new.home
           FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
                       $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
                       $11::bytea[], $12::bytea[], $13::bigint[], $14::text[], $15::boolean[],
-                      $16::bigint[])
+                      $16::bigint[], $17::text[])
                WITH ORDINALITY
                AS new (id, root_id, retry_of, parent_id, depth, source, priority, conversation,
                        request, key, fingerprint, dedup_hash, created_at, plan, ready,
-                       budget_ms, number)
+                       budget_ms, home, number)
          ORDER BY new.number";
 
     /// Taken in and begun; no rows when more others wait than have room beside these.
@@ -101,15 +106,15 @@ statements! {
                                   revision_count, replan_count, fence, worker, deaths, ready,
                                   due_at, held_by, budget_ms, deadline_at, question, expires_at,
                                   answer, error, failure_class, failed_action, entries,
-                                  started_at, completed_at)
+                                  started_at, completed_at, home)
             SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
                    new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
                    new.fingerprint, new.dedup_hash, new.created_at, new.plan::json, new.plan_no,
                    new.status, new.step_index, new.revision_count, new.replan_count, new.fence,
-                   new.worker, new.deaths, new.ready, new.due_at, new.held_by, new.budget_ms,
-                   new.deadline_at, new.question::json, new.expires_at, new.answer::json,
-                   new.error::json, new.failure_class, new.failed_action, new.entries,
-                   new.started_at, new.completed_at
+                   new.worker, new.deaths, new.ready, new.due_at - new.created_at + jobs.now_ms(),
+                   new.held_by, new.budget_ms, new.deadline_at, new.question::json,
+                   new.expires_at, new.answer::json, new.error::json, new.failure_class,
+                   new.failed_action, new.entries, new.started_at, new.completed_at, new.home
               FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
                           $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
                           $11::bytea[], $12::bytea[], $13::bigint[], $14::text[],
@@ -118,45 +123,45 @@ statements! {
                           $23::boolean[], $24::bigint[], $25::text[], $26::bigint[],
                           $27::bigint[], $28::text[], $29::bigint[], $30::text[], $31::text[],
                           $32::text[], $33::text[], $34::bigint[], $35::bigint[],
-                          $36::bigint[])
+                          $36::bigint[], $37::text[])
                    WITH ORDINALITY
                    AS new (id, root_id, retry_of, parent_id, depth, source, priority,
                            conversation, request, key, fingerprint, dedup_hash, created_at, plan,
                            plan_no, status, step_index, revision_count, replan_count, fence,
                            worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
                            question, expires_at, answer, error, failure_class, failed_action,
-                           entries, started_at, completed_at, number)
+                           entries, started_at, completed_at, home, number)
              WHERE (SELECT count(*)
                       FROM (SELECT 1 FROM jobs.job AS next WHERE next.ready LIMIT $38::bigint + 1)
                            AS waiting)
                  + (SELECT count(*)
                       FROM (SELECT 1
                               FROM jobs.job AS next
-                             WHERE next.due_at <= $37
+                             WHERE next.due_at <= jobs.now_ms()
                              LIMIT $38::bigint + 1) AS due) <= $38
              ORDER BY new.number
          RETURNING no, id),
              begun AS (
             INSERT INTO jobs.execution_log (root_id, step_id, job_no, plan_no, gear, action,
                                             step_fingerprint, status, attempts, certain,
-                                            started_at)
+                                            started_at, via)
             SELECT made.id, new.step_id, made.no, new.plan_no, new.gear, new.action,
-                   new.fingerprint, 'started', new.attempts, TRUE, new.at
+                   new.fingerprint, 'started', new.attempts, TRUE, new.at, new.via
               FROM unnest($39::uuid[], $40::text[], $41::bigint[], $42::text[], $43::text[],
-                          $44::bytea[], $45::bigint[], $46::bigint[])
-                   AS new (id, step_id, plan_no, gear, action, fingerprint, attempts, at)
+                          $44::bytea[], $45::bigint[], $46::bigint[], $47::text[])
+                   AS new (id, step_id, plan_no, gear, action, fingerprint, attempts, at, via)
               JOIN made ON made.id = new.id),
              told AS (
-            INSERT INTO jobs.ledger (job_no, entry, at, lines)
-            SELECT made.no, new.entry, new.at, new.lines::json
-              FROM unnest($47::uuid[], $48::bigint[], $49::bigint[], $50::text[])
-                   AS new (id, entry, at, lines)
+            INSERT INTO jobs.ledger (job_no, entry, at, lines, fence)
+            SELECT made.no, new.entry, new.at, new.lines::json, new.fence
+              FROM unnest($48::uuid[], $49::bigint[], $50::bigint[], $51::text[], $52::bigint[])
+                   AS new (id, entry, at, lines, fence)
               JOIN made ON made.id = new.id)
         SELECT made.id, made.no
           FROM made";
 
-    NO_OF = "
-        SELECT no
+    STANDING_OF = "
+        SELECT no, fence
           FROM jobs.job
          WHERE id = $1";
 }
@@ -192,15 +197,9 @@ impl PostgresStore {
         let firsts: Vec<&Advance> = batch.iter().map(|beginning| &beginning.first).collect();
         let (moves, lines) = (Moves::of(&firsts), Added::of(&firsts));
         let (starts, _) = Starts::of(&firsts);
-        let now = batch.iter().map(|beginning| beginning.job.now.0).max().unwrap_or(0);
         let room = batch.iter().map(|beginning| beginning.room).min().unwrap_or(0);
-        let by: [&[&(dyn ToSql + Sync)]; 5] = [
-            &new.names(),
-            &moves.state(),
-            &[&now, &room],
-            &starts.of_new_jobs(),
-            &lines.of_new_jobs(),
-        ];
+        let by: [&[&(dyn ToSql + Sync)]; 5] =
+            [&new.names(), &moves.state(), &[&room], &starts.of_new_jobs(), &lines.of_new_jobs()];
         let rows = self.postgres().write(BEGIN, &by.concat()).await?;
         if rows.is_empty() {
             return Ok(batch.iter().map(|_| Began::BehindOthers).collect());
@@ -217,30 +216,26 @@ impl PostgresStore {
         batch.iter().map(number).collect()
     }
 
-    /// One that may have been written. Nobody else knows its id yet: if it is there it was begun,
-    /// unless it was meanwhile taken in as one that waits.
-    async fn begin_again(&self, job: &NewJob) -> Result<Began, StoreError> {
-        let mut begun = true;
-        let mut cause = StoreError::Stopped;
-        for _ in 0..SETTLE_ROUNDS_MAX {
+    /// One that may have been written. Whether it was begun, and is still the one who began it who
+    /// has it, is said by its fence: another engine may have it by now.
+    async fn begin_again(&self, one: &Beginning) -> Result<Began, StoreError> {
+        let ask = || async {
             // Waits for whoever holds its id, and so for the transaction that got no answer.
-            match self.submit_alone(job).await {
-                Ok(said) => return Ok(Began::Waits(said)),
-                Err(error) => {
-                    begun &= !matches!(error, StoreError::Uncertain { .. });
-                    cause = error;
-                }
+            let said = self.submit_alone(&one.job).await;
+            match (self.standing_of(one.job.id).await?, said) {
+                (Some((no, fence)), _) if fence == one.first.state.fence => Ok(Began::At(no)),
+                (Some(_), _) => Ok(Began::Waits(Submitted::Made)),
+                (None, Ok(said)) => Ok(Began::Waits(said)),
+                (None, Err(error)) => Err(error),
             }
-            if let Ok(Some(no)) = self.no_of(job.id).await {
-                return Ok(if begun { Began::At(no) } else { Began::Waits(Submitted::Made) });
-            }
-        }
-        Err(StoreError::Uncertain { cause: cause.chain().into() })
+        };
+        self.patiently(self.shared.patience, ask).await
     }
 
-    async fn no_of(&self, id: JobId) -> Result<Option<JobNo>, StoreError> {
-        let rows = self.postgres().read(NO_OF, &[&id.as_uuid()]).await?;
-        Ok(rows.first().map(|row| row.try_get(0)).transpose()?.map(JobNo))
+    async fn standing_of(&self, id: JobId) -> Result<Option<(JobNo, i64)>, StoreError> {
+        let rows = self.postgres().read(STANDING_OF, &[&id.as_uuid()]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        Ok(Some((JobNo(row.try_get(0)?), row.try_get(1)?)))
     }
 
     /// Takes these in, which have no name in common, in one transaction.
@@ -278,18 +273,15 @@ impl PostgresStore {
 
     /// One that may have been written: whatever is said of it now, if it is there it was made.
     async fn submit_again(&self, job: &NewJob) -> Result<Submitted, StoreError> {
-        let mut said = Err(StoreError::Stopped);
-        for _ in 0..SETTLE_ROUNDS_MAX {
+        let ask = || async {
             // Waits for whoever holds its names, and so for the transaction that got no answer.
-            said = self.submit_alone(job).await;
-            match self.no_of(job.id).await {
-                Ok(Some(_)) => return Ok(Submitted::Made),
-                Ok(None) if !matches!(said, Err(StoreError::Uncertain { .. })) => return said,
-                Ok(None) | Err(_) => {}
+            let said = self.submit_alone(job).await;
+            match self.standing_of(job.id).await? {
+                Some(_) => Ok(Submitted::Made),
+                None => said,
             }
-        }
-        let cause = said.err().map_or_else(|| "it cannot be looked up".into(), |e| e.chain());
-        Err(StoreError::Uncertain { cause: cause.into() })
+        };
+        self.patiently(self.shared.patience, ask).await
     }
 
     async fn submit_alone(&self, job: &NewJob) -> Result<Submitted, StoreError> {
@@ -309,9 +301,8 @@ impl Work<NewJob, Submitted> for PostgresStore {
         match self.postgres().retry(|| self.submit_once(&batch)).await {
             Ok(answers) => said.extend(answers.into_iter().map(Ok)),
             Err(StoreError::Uncertain { .. }) => {
-                for job in &batch {
-                    said.push(self.submit_again(job).await);
-                }
+                // All at once: the patience of one is that of all.
+                said = join_all(batch.iter().map(|job| self.submit_again(job))).await;
             }
             Err(error) if batch.len() == 1 => said.push(Err(error)),
             // What one of them is refused for is no fault of the others.
@@ -349,6 +340,20 @@ pub(super) enum Began {
     BehindOthers,
 }
 
+impl PostgresStore {
+    /// What one of them is refused for is no fault of the others.
+    async fn begin_alone(&self, one: &Arc<Beginning>) -> Result<Began, StoreError> {
+        match self.begin_once(std::slice::from_ref(one)).await {
+            Err(StoreError::Uncertain { .. }) => self.begin_again(one).await,
+            Ok(began) => {
+                let silent = || corrupt("job", one.job.id, "no word of it");
+                began.first().copied().ok_or_else(silent)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
 impl Work<Arc<Beginning>, Began> for PostgresStore {
     /// They have no names in common, because they have none.
     fn fits(_: &[Arc<Beginning>], _: &Arc<Beginning>) -> bool {
@@ -362,20 +367,17 @@ impl Work<Arc<Beginning>, Began> for PostgresStore {
             Err(error) if batch.len() == 1 => return vec![Err(error)],
             Err(_) => false,
         };
-        let mut said = Vec::with_capacity(batch.len());
-        for one in &batch {
-            // What one of them is refused for is no fault of the others.
-            let alone = match lost {
-                true => Err(StoreError::Stopped),
-                false => self.begin_once(std::slice::from_ref(one)).await,
-            };
-            let unknown = lost || matches!(alone, Err(StoreError::Uncertain { .. }));
-            said.push(match alone {
-                _ if unknown => self.begin_again(&one.job).await,
-                Ok(began) => began.first().copied().ok_or(StoreError::Stopped),
-                Err(error) => Err(error),
-            });
-        }
+        let said = match lost {
+            // All at once: the patience of one is that of all.
+            true => join_all(batch.iter().map(|one| self.begin_again(one))).await,
+            false => {
+                let mut said = Vec::with_capacity(batch.len());
+                for one in &batch {
+                    said.push(self.begin_alone(one).await);
+                }
+                said
+            }
+        };
         if said.iter().any(|began| matches!(began, Ok(Began::Waits(Submitted::Made)))) {
             self.shared.bell.ring();
         }
@@ -514,6 +516,7 @@ struct NewRows<'a> {
     plans: Vec<Option<&'a str>>,
     ready: Vec<bool>,
     budgets: Vec<i64>,
+    homes: Vec<Option<&'a str>>,
 }
 
 impl<'a> NewRows<'a> {
@@ -534,6 +537,7 @@ impl<'a> NewRows<'a> {
         self.plans.push(job.plan.as_deref());
         self.ready.push(ready);
         self.budgets.push(job.budget_ms);
+        self.homes.push(job.home.as_deref());
     }
 
     /// What never changes, and the plan.
@@ -547,7 +551,7 @@ impl<'a> NewRows<'a> {
     }
 
     fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let others: [&(dyn ToSql + Sync); 2] = [&self.ready, &self.budgets];
+        let others: [&(dyn ToSql + Sync); 3] = [&self.ready, &self.budgets, &self.homes];
         [self.names().as_slice(), &others].concat()
     }
 }

@@ -18,7 +18,7 @@ statements! {
            SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
                fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
                question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
-               started_at = ?19
+               started_at = ?19, home = ?20
          WHERE no = ?1
            AND status = ?2
            AND fence = ?3";
@@ -28,7 +28,7 @@ statements! {
            SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
                fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
                question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
-               started_at = ?19, ready = ?20, due_at = ?21
+               started_at = ?19, home = ?20, ready = ?21, due_at = ?22
          WHERE no = ?1
            AND status = ?2
            AND fence = ?3";
@@ -38,7 +38,7 @@ statements! {
            SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
                fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
                question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
-               started_at = ?19, ready = ?20, due_at = ?21, completed_at = ?22
+               started_at = ?19, home = ?20, ready = ?21, due_at = ?22, completed_at = ?23
          WHERE no = ?1
            AND status = ?2
            AND fence = ?3";
@@ -48,8 +48,8 @@ statements! {
            SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
                fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
                question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
-               started_at = ?19, ready = ?20, due_at = ?21, completed_at = ?22, held_by = ?23,
-               expires_at = ?24, failure_class = ?25
+               started_at = ?19, home = ?20, ready = ?21, due_at = ?22, completed_at = ?23,
+               held_by = ?24, expires_at = ?25, failure_class = ?26
          WHERE no = ?1
            AND status = ?2
            AND fence = ?3";
@@ -132,6 +132,7 @@ fn moved(tx: &Connection, advance: &Advance) -> Result<bool, StoreError> {
         state.failed_action,
         state.entries,
         state.started_at.map(|at| at.0),
+        state.home,
         state.ready,
         state.due_at.map(|at| at.0),
         state.completed_at.map(|at| at.0),
@@ -140,9 +141,9 @@ fn moved(tx: &Connection, advance: &Advance) -> Result<bool, StoreError> {
         state.failure_class.map(FailureClass::as_str),
     ];
     let (sql, by) = match advance.reach {
-        Reach::Inside => (MOVE_INSIDE, &by[..19]),
-        Reach::Claim => (MOVE_CLAIM, &by[..21]),
-        Reach::End => (MOVE_END, &by[..22]),
+        Reach::Inside => (MOVE_INSIDE, &by[..20]),
+        Reach::Claim => (MOVE_CLAIM, &by[..22]),
+        Reach::End => (MOVE_END, &by[..23]),
         Reach::All => (MOVE_ALL, by),
     };
     Ok(tx.prepare_cached(sql)?.execute(by)? > 0)

@@ -12,22 +12,30 @@ use crate::store::{BreakerRow, corrupt};
 
 statements! {
     FIND = "
-        SELECT state, run_window, until, open_for_ms
+        SELECT state, run_window, until, open_for_ms, probe
           FROM breaker
          WHERE action = ?1";
 
     WRITE = "
-        INSERT INTO breaker (action, state, run_window, until, open_for_ms, changed_at)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+        INSERT INTO breaker (action, state, run_window, until, open_for_ms, probe, changed_at)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
             ON CONFLICT (action) DO UPDATE
            SET state = excluded.state, run_window = excluded.run_window, until = excluded.until,
-               open_for_ms = excluded.open_for_ms, changed_at = excluded.changed_at";
+               open_for_ms = excluded.open_for_ms, probe = excluded.probe,
+               changed_at = excluded.changed_at";
 
     NAMES = "
         SELECT action
           FROM breaker
          WHERE action > ''
          ORDER BY action";
+
+    /// One with a window may have been told for the last time long ago.
+    FORGET = "
+        DELETE FROM breaker
+         WHERE action > ''
+           AND changed_at < ?1
+           AND until < ?1";
 
     RELEASE = "
         UPDATE job
@@ -46,7 +54,7 @@ impl SqliteStore {
         let write = self.sqlite.write(move |tx| {
             let mut breaker = find(tx, &action)?;
             let admission = breaker.admit(now, probe_time);
-            if admission == Admission::Probe {
+            if matches!(admission, Admission::Probe(_)) {
                 put(tx, &action, &breaker, now)?;
             }
             Ok(admission)
@@ -58,12 +66,13 @@ impl SqliteStore {
         &self,
         action: &str,
         runs: Vec<Run>,
+        probe: Option<i64>,
         now: UnixMs,
     ) -> Result<BreakerRow, StoreError> {
         let action = action.to_owned();
         let write = self.sqlite.write(move |tx| {
             let mut breaker = find(tx, &action)?;
-            let changed = breaker.note(&runs, now);
+            let changed = breaker.note(&runs, probe, now);
             put(tx, &action, &breaker, now)?;
             if changed && breaker.state == BreakerState::Closed {
                 tx.prepare_cached(RELEASE)?.execute(params![action])?;
@@ -83,9 +92,20 @@ impl SqliteStore {
             if !tx.prepare_cached(FIND)?.exists(params![action])? {
                 return Ok(false);
             }
-            put(tx, &action, &Breaker::default(), now)?;
+            put(tx, &action, &find(tx, &action)?.closed(), now)?;
             tx.prepare_cached(RELEASE)?.execute(params![action])?;
             Ok(true)
+        });
+        write.await
+    }
+
+    pub(in crate::store) async fn breakers_forget(
+        &self,
+        before: UnixMs,
+    ) -> Result<u64, StoreError> {
+        let write = self.sqlite.write(move |tx| {
+            let forgotten = tx.prepare_cached(FORGET)?.execute(params![before.0])?;
+            Ok(u64::try_from(forgotten).unwrap_or(u64::MAX))
         });
         write.await
     }
@@ -109,17 +129,17 @@ impl SqliteStore {
 fn find(tx: &Connection, action: &str) -> Result<Breaker, StoreError> {
     let mut statement = tx.prepare_cached(FIND)?;
     let row = statement.query_row(params![action], |row| {
-        let columns: (String, String, i64, i64) =
-            (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        let columns: (String, String, i64, i64, i64) =
+            (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
         Ok(columns)
     });
-    let Some((state, window, until, open_for_ms)) = row.optional()? else {
+    let Some((state, window, until, open_for_ms, probe)) = row.optional()? else {
         return Ok(Breaker::default());
     };
     let state =
         BreakerState::parse(&state).ok_or_else(|| corrupt("breaker", action, "no such state"))?;
     let open_for = Duration::from_millis(open_for_ms.cast_unsigned());
-    Ok(Breaker { state, window, until: UnixMs(until), open_for })
+    Ok(Breaker { state, window, until: UnixMs(until), open_for, probe })
 }
 
 fn put(tx: &Connection, action: &str, breaker: &Breaker, now: UnixMs) -> Result<(), StoreError> {
@@ -129,6 +149,7 @@ fn put(tx: &Connection, action: &str, breaker: &Breaker, now: UnixMs) -> Result<
         breaker.window,
         breaker.until.0,
         i64::try_from(breaker.open_for.as_millis()).unwrap_or(i64::MAX),
+        breaker.probe,
         now.0,
     ])?;
     Ok(())

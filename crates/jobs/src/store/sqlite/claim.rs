@@ -42,12 +42,6 @@ statements! {
          WHERE no = ?1
            AND fence = ?2
            AND worker IS NOT NULL";
-
-    SHORTEN = "
-        UPDATE job
-           SET due_at = ?1
-         WHERE due_at > ?1
-           AND worker IS NOT NULL";
 }
 
 impl SqliteStore {
@@ -59,7 +53,7 @@ impl SqliteStore {
         let write = self.sqlite.write(move |tx| {
             let (mut jobs, limit) = (Vec::new(), claim.limit as usize);
             // As many again are looked at: the next claim need not guess.
-            let found = claimable(tx, claim.now, claim.limit.saturating_mul(2))?;
+            let found = claimable(tx, &claim, claim.limit.saturating_mul(2))?;
             let left = found.len().saturating_sub(limit);
             for no in found.into_iter().take(limit) {
                 let missing = || corrupt("job", no.0, "an index names it");
@@ -68,7 +62,7 @@ impl SqliteStore {
                 let old = job.state.fence > 0 || job.root_id != job.id;
                 let executions = if old { executions(tx, job.root_id)? } else { Vec::new() };
                 let before = Kept { job, executions };
-                let advance = begin(&before, &claim);
+                let Some(advance) = begin(&before, &claim) else { continue };
                 if advance_in_tx(tx, &advance)? == Advanced::Lost {
                     return Err(corrupt("job", no.0, "it changed within a transaction"));
                 }
@@ -97,14 +91,12 @@ impl SqliteStore {
         write.await
     }
 
-    /// Lets every claim end at `until` at the latest. Only for an engine that has just opened the
-    /// file and knows that nobody else works with it: whoever holds a claim is dead.
-    pub async fn end_claims(&self, until: UnixMs) -> Result<usize, StoreError> {
-        self.sqlite.write(move |tx| Ok(tx.prepare_cached(SHORTEN)?.execute([until.0])?)).await
-    }
-
-    pub(in crate::store) async fn anything_due(&self, now: UnixMs) -> Result<bool, StoreError> {
-        self.sqlite.read(move |tx| Ok(count_claimable(tx, now, 1)? > 0)).await
+    pub(in crate::store) async fn anything_due(
+        &self,
+        now: UnixMs,
+        held: Vec<JobNo>,
+    ) -> Result<bool, StoreError> {
+        self.sqlite.read(move |tx| Ok(count_claimable(tx, now, &held, 1)? > 0)).await
     }
 }
 
@@ -112,19 +104,20 @@ impl SqliteStore {
 pub(super) fn count_claimable(
     tx: &Connection,
     now: UnixMs,
+    held: &[JobNo],
     most: usize,
 ) -> Result<usize, StoreError> {
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let (mut statement, mut count) = (tx.prepare_cached(CLAIMABLE)?, 0);
-    let mut rows = statement.query([now.0, most])?;
-    while rows.next()?.is_some() {
-        count += 1;
-    }
-    Ok(count)
+    let looked_at = i64::try_from(most.saturating_add(held.len())).unwrap_or(i64::MAX);
+    let found = numbers(tx, CLAIMABLE, params![now.0, looked_at])?;
+    Ok(found.iter().filter(|no| !held.contains(no)).count().min(most))
 }
 
-fn claimable(tx: &Connection, now: UnixMs, limit: u32) -> Result<Vec<JobNo>, StoreError> {
-    let mut found = numbers(tx, DUE, params![now.0, limit])?;
+fn claimable(tx: &Connection, claim: &Claim, limit: u32) -> Result<Vec<JobNo>, StoreError> {
+    // What its worker has is not due, however late it is with the renewal.
+    let held = u32::try_from(claim.held.len()).unwrap_or(u32::MAX);
+    let mut found = numbers(tx, DUE, params![claim.now.0, limit.saturating_add(held)])?;
+    found.retain(|no| !claim.held.contains(no));
+    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let left = limit.saturating_sub(u32::try_from(found.len()).unwrap_or(limit));
     if left > 0 {
         found.extend(numbers(tx, READY, params![left])?);

@@ -9,19 +9,20 @@ use crate::store::{Advance, Execution};
 statements! {
     OF_ROOT = "
         SELECT step_id, job_no, plan_no, gear, action, step_fingerprint, status, attempts, certain,
-               result, artifact_sha256, error, started_at, completed_at
+               result, artifact_sha256, error, started_at, completed_at, via
           FROM execution_log
          WHERE root_id = ?1
          ORDER BY step_id";
 
     START = "
         INSERT INTO execution_log (root_id, step_id, job_no, plan_no, gear, action,
-                                   step_fingerprint, status, attempts, certain, started_at)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'started', ?8, 1, ?9)
+                                   step_fingerprint, status, attempts, certain, started_at,
+                                   via)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'started', ?8, 1, ?9, ?10)
             ON CONFLICT (root_id, step_id) DO UPDATE
            SET job_no = excluded.job_no, plan_no = excluded.plan_no, status = 'started',
                attempts = excluded.attempts, certain = 1, error = NULL, completed_at = NULL,
-               started_at = excluded.started_at
+               started_at = excluded.started_at, via = excluded.via
          WHERE execution_log.status = 'failed'
            AND execution_log.step_fingerprint = excluded.step_fingerprint";
 
@@ -76,6 +77,7 @@ pub(super) fn write_in_tx(tx: &Connection, advance: &Advance) -> Result<usize, S
             started.fingerprint.0,
             started.attempts,
             now,
+            started.via,
         ])?;
     }
     Ok(touched)

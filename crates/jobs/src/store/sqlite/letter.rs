@@ -4,7 +4,7 @@ use rusqlite::params;
 use semel_core::clock::UnixMs;
 use semel_store::{StoreError, statements};
 
-use super::job::{by_no, id_at};
+use super::job::{by_no, id_at, no_of};
 use super::row::{Id, id_of};
 use super::{SqliteStore, execution, ledger};
 use crate::gear::FailureClass;
@@ -41,7 +41,8 @@ statements! {
          ORDER BY expires_at, no
          LIMIT ?2";
 
-    /// The root of others goes after them: its executions are theirs, too.
+    /// The root of others goes after them: its executions are theirs, too. So does a sub-job after
+    /// its parent: whose gear, run again, would have it made again.
     OLD = "
         SELECT no
           FROM job
@@ -51,8 +52,19 @@ statements! {
                                  FROM job AS repeat
                                 WHERE repeat.root_id = job.id
                                   AND repeat.retry_of IS NOT NULL))
+           AND (parent_id IS NULL
+                OR NOT EXISTS (SELECT 1 FROM job AS parent WHERE parent.id = job.parent_id))
          ORDER BY completed_at, no
          LIMIT ?2";
+
+    /// A key stays. That of a sub-job is known to its parent's gear only, which is gone by now.
+    SPEND = "
+        INSERT INTO spent_key (scope, key, fingerprint, job_id, status, ended_at)
+        SELECT 'job', key, fingerprint, id, status, completed_at
+          FROM job
+         WHERE no = ?1
+           AND key IS NOT NULL
+           AND source <> 'sub_job'";
 
     REMOVE = "
         DELETE FROM job
@@ -130,12 +142,29 @@ impl SqliteStore {
                 if job.retry_of.is_none() {
                     execution::forget_in_tx(tx, job.root_id)?;
                 }
-                ledger::forget_in_tx(tx, no)?;
+                tx.prepare_cached(SPEND)?.execute(params![no.0])?;
                 tx.prepare_cached(REMOVE)?.execute(params![no.0])?;
+                // A ledger goes only after its job.
+                ledger::forget_in_tx(tx, no)?;
                 removed.push(job.id);
             }
             Ok(removed)
         });
         write.await
+    }
+
+    pub(in crate::store) async fn known(&self, mut ids: Vec<Id>) -> Result<Vec<Id>, StoreError> {
+        let read = self.sqlite.read(move |tx| {
+            let mut found = Ok(());
+            ids.retain(|id| match no_of(tx, *id) {
+                Ok(no) => no.is_some(),
+                Err(error) => {
+                    found = Err(error);
+                    true
+                }
+            });
+            found.map(|()| ids)
+        });
+        read.await
     }
 }

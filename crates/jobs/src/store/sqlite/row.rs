@@ -66,6 +66,7 @@ pub(super) fn job(row: &Row<'_>) -> Result<Job, StoreError> {
         entries: row.get(32)?,
         started_at: moment(row.get(33)?),
         completed_at: moment(row.get(34)?),
+        home: row.get(36)?,
     };
     Ok(Job {
         no: JobNo(no),
@@ -104,6 +105,7 @@ pub(super) fn execution(row: &Row<'_>) -> Result<Execution, StoreError> {
         error: row.get(11)?,
         started_at: UnixMs(row.get(12)?),
         completed_at: moment(row.get(13)?),
+        via: row.get(14)?,
         step_id,
     })
 }

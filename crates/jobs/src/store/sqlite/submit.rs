@@ -17,7 +17,13 @@ statements! {
     BY_KEY = "
         SELECT id, status, fingerprint
           FROM job
-         WHERE key = ?1";
+         WHERE key = ?1
+         UNION ALL
+        SELECT job_id, status, fingerprint
+          FROM spent_key
+         WHERE scope = 'job'
+           AND key = ?1
+         LIMIT 1";
 
     BY_HASH = "
         SELECT id, status, fingerprint
@@ -48,10 +54,10 @@ statements! {
                          plan_no, status, step_index, revision_count, replan_count, fence, worker,
                          deaths, ready, due_at, held_by, budget_ms, deadline_at, question,
                          expires_at, answer, error, failure_class, failed_action, entries,
-                         started_at, completed_at)
+                         started_at, completed_at, home)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
                 ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34,
-                ?35, ?36, ?37)";
+                ?35, ?36, ?37, ?38)";
 }
 
 impl SqliteStore {
@@ -93,7 +99,7 @@ fn submit_in_tx(
     };
     match first {
         Some((first, room))
-            if !before && count_claimable(tx, job.now, room.saturating_add(1))? <= room =>
+            if !before && count_claimable(tx, job.now, &[], room.saturating_add(1))? <= room =>
         {
             insert(tx, job, &first.state)?;
             first.no = JobNo(tx.last_insert_rowid());
@@ -148,6 +154,7 @@ fn insert(tx: &Connection, job: &NewJob, state: &JobState) -> Result<(), StoreEr
         state.entries,
         state.started_at.map(|at| at.0),
         state.completed_at.map(|at| at.0),
+        state.home,
     ])?;
     Ok(())
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use semel_core::clock::UnixMs;
 use semel_store::postgres::{Transaction, Work};
 use semel_store::{StoreError, statements};
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::{Parameters, PostgresStore, Said, Together, together};
 use crate::decide::Outcome;
 use crate::key::LogicalRequestKey;
 use crate::limits::RESOLVE_ATTEMPTS_MAX;
-use crate::store::{Attempt, Entry, corrupt};
+use crate::store::{Attempt, Audit, AuditLine, Entry, corrupt};
 
 statements! {
     START = "
@@ -47,6 +48,22 @@ statements! {
           FROM ended
             ON CONFLICT (closes) DO NOTHING";
 
+    ATTEMPTS = "
+        SELECT entry, event, logical_request_key, attempt_id, outcome, at, closes, NULL::text,
+               NULL::bytea
+          FROM registrar.attempt
+         WHERE entry < $1
+         ORDER BY entry DESC
+         LIMIT $2";
+
+    FAILURES = "
+        SELECT entry, 'refused', logical_request_key, attempt_id, outcome, at, NULL::bigint,
+               domain, authorization_nonce
+          FROM registrar.failure_audit
+         WHERE entry < $1
+         ORDER BY entry DESC
+         LIMIT $2";
+
     RESOLVE = "
         INSERT INTO registrar.attempt (event, logical_request_key, attempt_id, closes, outcome, at)
         SELECT 'closed', started.logical_request_key, started.attempt_id, started.entry, $2, $3
@@ -61,6 +78,33 @@ statements! {
 }
 
 impl PostgresStore {
+    pub(in crate::store) async fn audit(
+        &self,
+        audit: Audit,
+        before: i64,
+        limit: u32,
+    ) -> Result<Vec<AuditLine>, StoreError> {
+        let sql = match audit {
+            Audit::Attempts => ATTEMPTS,
+            Audit::Failures => FAILURES,
+        };
+        let rows = self.postgres.read(sql, &[&before, &i64::from(limit)]).await?;
+        let line = |row: &Row| {
+            Ok(AuditLine {
+                entry: row.try_get(0)?,
+                event: row.try_get(1)?,
+                logical_request_key: row.try_get(2)?,
+                attempt_id: row.try_get(3)?,
+                outcome: row.try_get(4)?,
+                at: UnixMs(row.try_get(5)?),
+                closes: row.try_get(6)?,
+                domain: row.try_get(7)?,
+                nonce: row.try_get(8)?,
+            })
+        };
+        rows.iter().map(line).collect()
+    }
+
     pub(in crate::store) async fn attempt_start(
         &self,
         attempt: &Attempt,

@@ -24,6 +24,8 @@ const CHECKS: &[(&str, &str)] = &[
     ("effect_key", "CHECK ((length(logical_request_key) = 32))"),
     ("effect_key", "CHECK ((length(replay_key) = 32))"),
     ("effect_key", "CHECK ((length(artifact_hash) = 32))"),
+    ("effect_key", "CHECK (((operation = 'compensate'::text) = (compensates IS NOT NULL)))"),
+    ("effect_key", "CHECK ((compensates = canonical_target))"),
     ("nonce_use", "CHECK ((length(authorization_nonce) = 16))"),
     ("authority", "CHECK ((length(pubkey) = 32))"),
     ("gate", "CHECK ((action = ANY (ARRAY['open'::text, 'hold'::text])))"),

@@ -2,13 +2,14 @@
 //!
 //! Differs from sqlite: transactions run side by side, and one of them serves many attempts: what
 //! arrives while it is under way is the next one ([`Lane`]). Each attempt has two names that can be
-//! used once, its key and its nonce, and a batch that sorted its attempts by one of them would meet
-//! another batch crosswise at the other: they would wait for each other (traps.md 50). So a batch
-//! does not go attempt by attempt. It takes the locks of all its keys and all its nonces first, by
-//! one statement and in one order that is the same for everybody: whoever waits holds only locks
-//! that come before the one it waits for, and no circle can close. Whoever takes two locks alone
-//! ([`consume_in_tx`]) or only one (`resolve`, `grant_revoke`) takes them in the same order. Nobody
-//! who holds them waits for anything else: nobody else writes a row under these names.
+//! used once, its key and its nonce (a compensation has a third: what it undoes), and a batch that
+//! sorted its attempts by one of them would meet another batch crosswise at the other: they would
+//! wait for each other (traps.md 50). So a batch does not go attempt by attempt. It takes the locks
+//! of all its keys and all its nonces first, by one statement and in one order that is the same for
+//! everybody: whoever waits holds only locks that come before the one it waits for, and no circle
+//! can close. Whoever takes two locks alone ([`consume_in_tx`]) or only one (`resolve`,
+//! `grant_revoke`) takes them in the same order. Nobody who holds them waits for anything else:
+//! nobody else writes a row under these names.
 //!
 //! The facts are read after the locks, by a statement of its own, which sees what those who held
 //! them have committed. Two attempts that share a key or a nonce never share a batch: the later one
@@ -98,7 +99,11 @@ statements! {
                  WHERE mine.entry = asked.entry),
                (SELECT verification.verdict
                   FROM registrar.verification
-                 WHERE verification.logical_request_key = asked.compensates)
+                 WHERE verification.logical_request_key = asked.compensates),
+               (SELECT 1
+                  FROM registrar.effect_key AS undoing
+                 WHERE undoing.compensates = encode(asked.compensates, 'hex')
+                 LIMIT 1) IS NOT NULL
           FROM unnest($1::bytea[], $2::bytea[], $3::text[], $4::bytea[], $5::bigint[], $6::bytea[])
                WITH ORDINALITY
                AS asked (key, nonce, domain, issuer, entry, compensates, number)
@@ -119,9 +124,10 @@ statements! {
             INSERT INTO registrar.effect_key (logical_request_key, replay_key, protocol_version,
                                               domain, operation, canonical_target, artifact_hash,
                                               owner_binding, run_id, authorization_nonce,
-                                              consumed_at)
+                                              consumed_at, compensates)
             SELECT new.key, new.replay_key, new.version, new.domain, new.operation, new.target,
-                   new.artifact_hash, new.owner, new.run, new.nonce, new.at
+                   new.artifact_hash, new.owner, new.run, new.nonce, new.at,
+                   CASE WHEN new.operation = 'compensate' THEN new.target END
               FROM new),
              nonce_used AS (
             INSERT INTO registrar.nonce_use (authorization_nonce, logical_request_key, issuer,
@@ -181,9 +187,10 @@ statements! {
             INSERT INTO registrar.effect_key (logical_request_key, replay_key, protocol_version,
                                               domain, operation, canonical_target, artifact_hash,
                                               owner_binding, run_id, authorization_nonce,
-                                              consumed_at)
+                                              consumed_at, compensates)
             SELECT new.key, new.replay_key, new.version, new.domain, new.operation, new.target,
-                   new.artifact_hash, new.owner, new.run, new.nonce, new.at
+                   new.artifact_hash, new.owner, new.run, new.nonce, new.at,
+                   CASE WHEN new.operation = 'compensate' THEN new.target END
               FROM new),
              nonce_used AS (
             INSERT INTO registrar.nonce_use (authorization_nonce, logical_request_key, issuer,
@@ -354,18 +361,22 @@ impl Work<Looking, Done> for PostgresStore {
 }
 
 impl Work<Consuming, Done> for PostgresStore {
-    /// Who shares a key or a nonce with an earlier one must see what that one did.
+    /// Who shares something with an earlier one must see what that one did.
     fn fits(batch: &[Consuming], next: &Consuming) -> bool {
-        batch.iter().all(|earlier| {
-            let (earlier, next) = (&earlier.attempt, &next.attempt);
-            earlier.valid.logical_request_key != next.valid.logical_request_key
-                && earlier.grant.nonce != next.grant.nonce
-        })
+        batch.iter().all(|earlier| are_apart(&earlier.attempt, &next.attempt))
     }
 
     async fn run(&self, batch: Vec<Consuming>) -> Vec<Result<Done, StoreError>> {
         together(self, &batch).await
     }
+}
+
+/// Whether two attempts share nothing that can be used once: no key, no nonce, no effect that they
+/// undo.
+pub(super) fn are_apart(one: &Attempt, other: &Attempt) -> bool {
+    one.valid.logical_request_key != other.valid.logical_request_key
+        && one.grant.nonce != other.grant.nonce
+        && (one.compensates.is_none() || one.compensates != other.compensates)
 }
 
 /// What was decided, if rows are to be written for it.
@@ -436,6 +447,10 @@ impl Locks {
         self.classes.extend([KEY_LOCKS, NONCE_LOCKS]);
         self.numbers.push(lock_of(&attempt.valid.logical_request_key.0.0));
         self.numbers.push(lock_of(&attempt.grant.nonce.0.0));
+        if let Some(key) = &attempt.compensates {
+            self.classes.push(KEY_LOCKS);
+            self.numbers.push(lock_of(&key.0.0));
+        }
     }
 
     fn parameters(&self) -> [&(dyn ToSql + Sync); 2] {
@@ -552,6 +567,7 @@ pub(super) fn found(row: &Row) -> Result<Found, StoreError> {
         earlier_open: row.try_get(7)?,
         mine_open: row.try_get(8)?,
         compensated: row.try_get(9)?,
+        undone: row.try_get(10)?,
     })
 }
 

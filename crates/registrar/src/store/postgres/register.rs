@@ -13,7 +13,7 @@ use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::effect::{Consuming, found, overlooked, written};
+use super::effect::{Consuming, are_apart, found, overlooked, written};
 use super::{PostgresStore, Said, Together, together};
 use crate::decide::{Binding, Outcome, Time};
 use crate::store::{Attempt, Done, Entry, Tried};
@@ -64,6 +64,10 @@ statements! {
                    (SELECT verification.verdict
                       FROM registrar.verification
                      WHERE verification.logical_request_key = asked.compensates) AS compensated,
+                   (SELECT 1
+                      FROM registrar.effect_key AS undoing
+                     WHERE undoing.compensates = encode(asked.compensates, 'hex')
+                     LIMIT 1) IS NOT NULL AS undone,
                    asked.key, asked.attempt_id, asked.at, asked.begins, asked.number
               FROM unnest($1::bytea[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[],
                           $6::text[], $7::bigint[], $8::boolean[])
@@ -85,7 +89,7 @@ statements! {
          RETURNING logical_request_key, entry)
         SELECT found.replay_key, found.used_for, found.revoked, found.trusted, found.action,
                found.verdict, found.result, found.earlier_open, NULL::boolean, found.compensated,
-               begun.entry
+               found.undone, begun.entry
           FROM found
           LEFT JOIN begun ON begun.logical_request_key = found.key
          ORDER BY found.number";
@@ -143,7 +147,7 @@ impl Together for Registering {
         }
         let both = rows.iter().zip(batch);
         let each = both.map(|(row, Registering(attempt))| {
-            let entry: Option<i64> = row.try_get(10)?;
+            let entry: Option<i64> = row.try_get(11)?;
             Ok((looked(row, attempt), entry.map(Entry)))
         });
         Ok(each.collect())
@@ -155,12 +159,9 @@ fn looked(row: &Row, attempt: &Attempt) -> Result<Done, StoreError> {
 }
 
 impl Work<Registering, Tried> for PostgresStore {
-    /// Who shares a key or a nonce with an earlier one must see what that one did.
+    /// Who shares something with an earlier one must see what that one did.
     fn fits(batch: &[Registering], Registering(next): &Registering) -> bool {
-        batch.iter().all(|Registering(earlier)| {
-            earlier.valid.logical_request_key != next.valid.logical_request_key
-                && earlier.grant.nonce != next.grant.nonce
-        })
+        batch.iter().all(|Registering(earlier)| are_apart(earlier, next))
     }
 
     async fn run(&self, batch: Vec<Registering>) -> Vec<Result<Tried, StoreError>> {

@@ -3,10 +3,14 @@
 use semel_core::clock::UnixMs;
 use semel_store::{StoreError, statements};
 
+use super::effect::overlooked;
 use super::{Parameters, PostgresStore};
 use crate::store::{Entry, Pass, old_among};
 
 statements! {
+    NOW = "
+        SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
     SWEEP = "
         INSERT INTO registrar.sweep (before, at)
         VALUES ($1, $2)";
@@ -65,6 +69,12 @@ statements! {
 }
 
 impl PostgresStore {
+    pub(in crate::store) async fn now(&self) -> Result<UnixMs, StoreError> {
+        let rows = self.postgres.read(NOW, &[]).await?;
+        let row = rows.first().ok_or_else(overlooked)?;
+        Ok(UnixMs(row.try_get(0)?))
+    }
+
     pub(in crate::store) async fn sweep_begin(
         &self,
         before: UnixMs,

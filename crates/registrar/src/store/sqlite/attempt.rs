@@ -9,7 +9,7 @@ use super::SqliteStore;
 use crate::decide::Outcome;
 use crate::key::LogicalRequestKey;
 use crate::limits::RESOLVE_ATTEMPTS_MAX;
-use crate::store::{Attempt, Entry};
+use crate::store::{Attempt, Audit, AuditLine, Entry};
 
 statements! {
     START = "
@@ -33,6 +33,21 @@ statements! {
                                    outcome, at)
         VALUES (:domain, :key, :nonce, :attempt_id, :outcome, :now)";
 
+    ATTEMPTS = "
+        SELECT entry, event, logical_request_key, attempt_id, outcome, at, closes, NULL, NULL
+          FROM attempt
+         WHERE entry < :before
+         ORDER BY entry DESC
+         LIMIT :limit";
+
+    FAILURES = "
+        SELECT entry, 'refused', logical_request_key, attempt_id, outcome, at, NULL, domain,
+               authorization_nonce
+          FROM failure_audit
+         WHERE entry < :before
+         ORDER BY entry DESC
+         LIMIT :limit";
+
     RESOLVE = "
         INSERT INTO attempt (event, logical_request_key, attempt_id, closes, outcome, at)
         SELECT 'closed', started.logical_request_key, started.attempt_id, started.entry, :outcome,
@@ -48,6 +63,37 @@ statements! {
 }
 
 impl SqliteStore {
+    pub(in crate::store) async fn audit(
+        &self,
+        audit: Audit,
+        before: i64,
+        limit: u32,
+    ) -> Result<Vec<AuditLine>, StoreError> {
+        let sql = match audit {
+            Audit::Attempts => ATTEMPTS,
+            Audit::Failures => FAILURES,
+        };
+        let read = self.sqlite.read(move |tx| {
+            let mut statement = tx.prepare_cached(sql)?;
+            let by = named_params! {":before": before, ":limit": limit};
+            let lines = statement.query_map(by, |row| {
+                Ok(AuditLine {
+                    entry: row.get(0)?,
+                    event: row.get(1)?,
+                    logical_request_key: row.get(2)?,
+                    attempt_id: row.get(3)?,
+                    outcome: row.get(4)?,
+                    at: UnixMs(row.get(5)?),
+                    closes: row.get(6)?,
+                    domain: row.get(7)?,
+                    nonce: row.get(8)?,
+                })
+            })?;
+            Ok(lines.collect::<Result<_, _>>()?)
+        });
+        read.await
+    }
+
     pub(in crate::store) async fn attempt_start(
         &self,
         attempt: &Attempt,

@@ -159,7 +159,7 @@ mod tests {
         let sql =
             SQL.replace(",\n    PRIMARY KEY (domain, pubkey)\n) STRICT, WITHOUT ROWID", ") STRICT");
         assert_eq!(proved(&sql).expect_err(&sql).code, Code::ReplaySurfaceNotFit);
-        assert_eq!(refused + 1, 13, "every unique key");
+        assert_eq!(refused + 1, 14, "every unique key");
         for sql in without(" NOT NULL").iter().filter(|sql| !sql.contains("IS)")) {
             assert_eq!(proved(sql).expect_err(sql).code, Code::ReplayDomainFailClosed);
             refused += 1;
@@ -191,13 +191,14 @@ mod tests {
                 dropped += 1;
             }
         }
-        assert_eq!(dropped, 30);
+        assert_eq!(dropped, 33);
     }
 
     /// One row in each table.
     const ROWS: &str = "
-        INSERT INTO effect_key VALUES (zeroblob(32), zeroblob(32), 1, 'd', 'o', 't', zeroblob(32),
-                                       'w', 'r', zeroblob(16), 1);
+        INSERT INTO effect_key VALUES (zeroblob(32), zeroblob(32), 1, 'd', 'compensate', 't',
+                                       zeroblob(32), 'w', 'r', zeroblob(16), 1, 't');
+        INSERT INTO authority VALUES ('d', zeroblob(32), 1);
         INSERT INTO nonce_use VALUES (zeroblob(16), zeroblob(32), zeroblob(32), 1);
         INSERT INTO registration VALUES (zeroblob(32), 'a', x'01', 1);
         INSERT INTO grant_issued VALUES (zeroblob(16), 'd', zeroblob(32), 1, 2, zeroblob(32), 1);
@@ -224,10 +225,14 @@ mod tests {
             refused(&format!("REPLACE INTO {table} SELECT * FROM {table}"));
             refused(&format!("INSERT OR REPLACE INTO {table} SELECT * FROM {table}"));
         }
-        // By the other key of those that have two.
+        // By the other keys of those that have several.
         refused(
             "REPLACE INTO effect_key VALUES (randomblob(32), zeroblob(32), 1, 'd', 'o', 't',
-                                             zeroblob(32), 'w', 'r', zeroblob(16), 1)",
+                                             zeroblob(32), 'w', 'r', zeroblob(16), 1, NULL)",
+        );
+        refused(
+            "REPLACE INTO effect_key VALUES (randomblob(32), randomblob(32), 1, 'd', 'compensate',
+                                             't', zeroblob(32), 'w', 'r', zeroblob(16), 1, 't')",
         );
         refused(
             "REPLACE INTO attempt (event, logical_request_key, attempt_id, closes, outcome, at)
@@ -257,7 +262,7 @@ mod tests {
                 weakened += 1;
             }
         }
-        assert_eq!(weakened, 3 + 10 + 2 + 3 + 1 + 1 + 1);
+        assert_eq!(weakened, 3 + 11 + 2 + 3 + 1 + 1 + 1);
     }
 
     #[test]

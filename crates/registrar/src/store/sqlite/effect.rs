@@ -33,14 +33,18 @@ statements! {
                                     WHERE closing.closes = mine.entry)
                   FROM attempt AS mine
                  WHERE mine.entry = :entry),
-               (SELECT verdict FROM verification WHERE logical_request_key = :compensates)";
+               (SELECT verdict FROM verification WHERE logical_request_key = :compensates),
+               EXISTS (SELECT 1
+                         FROM effect_key
+                        WHERE compensates = lower(hex(:compensates)))";
 
     EFFECT_KEY = "
         INSERT INTO effect_key (logical_request_key, replay_key, protocol_version, domain,
                                 operation, canonical_target, artifact_hash, owner_binding, run_id,
-                                authorization_nonce, consumed_at)
+                                authorization_nonce, consumed_at, compensates)
         VALUES (:key, :replay_key, :protocol_version, :domain, :operation, :canonical_target,
-                :artifact_hash, :owner_binding, :run_id, :nonce, :now)";
+                :artifact_hash, :owner_binding, :run_id, :nonce, :now,
+                CASE WHEN :operation = 'compensate' THEN :canonical_target END)";
 
     NONCE_USE = "
         INSERT INTO nonce_use (authorization_nonce, logical_request_key, issuer, used_at)
@@ -160,6 +164,7 @@ fn facts_in_tx(tx: &Connection, attempt: &Attempt, entry: Entry) -> Result<Found
             earlier_open: row.get(7)?,
             mine_open: row.get(8)?,
             compensated: row.get(9)?,
+            undone: row.get(10)?,
         })
     })?;
     Ok(found)

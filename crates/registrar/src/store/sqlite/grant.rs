@@ -12,9 +12,13 @@ use crate::store::{GrantState, Granted, Revoking, fixed, grant_state};
 
 statements! {
     TRUST = "
+        -- Differs from postgres: the trigger that refuses to replace a row is asked first.
         INSERT INTO authority (domain, pubkey, trusted_at)
-        VALUES (:domain, :pubkey, :now)
-            ON CONFLICT DO NOTHING";
+        SELECT :domain, :pubkey, :now
+         WHERE NOT EXISTS (SELECT 1
+                             FROM authority
+                            WHERE domain = :domain
+                              AND pubkey = :pubkey)";
 
     TRUSTED = "
         SELECT 1

@@ -14,6 +14,7 @@ fn run(workspace: &Path, action: &str, params: Value) -> Ended {
         params,
         workspace: workspace.to_owned(),
         timeout: Duration::from_secs(1),
+        via: None,
     })
 }
 

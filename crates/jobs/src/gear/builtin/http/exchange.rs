@@ -29,6 +29,10 @@ pub(super) enum Sent {
 }
 
 pub(super) struct Answer {
+    /// What was answered; not what was asked for, after a redirect.
+    pub(super) method: Method,
+    /// Whether something may have been done before that, by those who redirected it.
+    pub(super) before: Sent,
     pub(super) host: String,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
@@ -45,25 +49,38 @@ pub(super) async fn follow(
     mut request: Request,
     settings: &HttpSettings,
 ) -> Result<Answer, Failed> {
+    let keyed = request.target.is_among(&settings.keyed_hosts);
     let mut sent = Sent::No;
     for _ in 0..=HTTP_REDIRECTS_MAX {
         let answer = exchange(&request, settings).await;
         let answer = answer.map_err(|(now, failure)| (sent.or(now), failure))?;
-        if !request.method.is_safe() {
+        let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+        let status = answer.status.as_u16();
+        let next = match request.redirected(status, location) {
+            None => return Ok(Answer { before: sent, ..answer }),
+            Some(next) => next.and_then(|next| next.keeps_its_word(keyed, settings)),
+        };
+        // Who sends it on as it is has not done it; who answers with a place to look may have.
+        if !request.method.is_safe() && !matches!(status, 307 | 308) {
             sent = Sent::Perhaps;
         }
-        let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok());
-        match request.redirected(answer.status.as_u16(), location) {
-            None => return Ok(answer),
-            Some(Ok(next)) => request = next,
-            Some(Err(text)) => {
-                let failure = Failure::new(FailureClass::UserError, "bad_redirect", text);
-                return Err((sent, failure));
-            }
-        }
+        request = next
+            .map_err(|text| (sent, Failure::new(FailureClass::UserError, "bad_redirect", text)))?;
     }
     let text = format!("more than {HTTP_REDIRECTS_MAX} redirects");
     Err((sent, Failure::new(FailureClass::UserError, "too_many_redirects", text)))
+}
+
+impl Request {
+    /// A request that may be repeated because its host keeps the key does not go to one of which
+    /// nobody knows that.
+    fn keeps_its_word(self, keyed: bool, settings: &HttpSettings) -> Result<Self, String> {
+        let repeatable = self.method.is_idempotent() || self.target.is_among(&settings.keyed_hosts);
+        match repeatable || !keyed {
+            true => Ok(self),
+            false => Err(format!("{} is not known to keep keys", self.target.host)),
+        }
+    }
 }
 
 impl Sent {
@@ -102,7 +119,8 @@ async fn exchange(request: &Request, settings: &HttpSettings) -> Result<Answer, 
             },
         };
         let host = target.host.clone();
-        Ok(Answer { host, status: head.status, headers: head.headers, body })
+        let (method, before) = (request.method.clone(), Sent::No);
+        Ok(Answer { method, before, host, status: head.status, headers: head.headers, body })
     };
     // The connection is driven here and ends with the exchange: nothing is left behind.
     tokio::pin!(talking);

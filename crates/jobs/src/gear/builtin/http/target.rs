@@ -9,6 +9,8 @@ use hyper::header::{
 use hyper::{Method, Uri};
 use serde_json::Value;
 
+use super::super::super::net::Hosts;
+
 /// Headers that are ours to say.
 const OURS: [HeaderName; 7] =
     [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION, UPGRADE, TE, PROXY_AUTHORIZATION];
@@ -64,6 +66,12 @@ impl Target {
         }
     }
 
+    /// The same place in one spelling.
+    pub(super) fn canonical(mut self) -> Self {
+        self.host.truncate(self.host.trim_end_matches('.').len());
+        self
+    }
+
     /// Where a `Location` of this target leads.
     pub(super) fn join(&self, location: &str) -> Result<Self, String> {
         let scheme = if self.secure { "https" } else { "http" };
@@ -83,6 +91,11 @@ impl Target {
             true => Self::parse(&format!("{base}{path}{location}")),
             false => Self::parse(&format!("{base}{folder}/{location}")),
         }
+    }
+
+    /// Whether something is known of its host.
+    pub(super) fn is_among(&self, hosts: &Hosts) -> bool {
+        hosts.has(&self.host, self.port)
     }
 
     fn is_same_origin(&self, other: &Self) -> bool {

@@ -1,6 +1,6 @@
 //! Requests to servers that answer by a script, on loopback.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -56,20 +56,28 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
 }
 
 async fn request(params: Value) -> Ended {
-    let settings =
-        HttpSettings { tls: None, private_hosts: PrivateHosts::new(["127.0.0.1".to_owned()]) };
-    run(settings, params).await
+    run(loopback(), params).await
+}
+
+fn loopback() -> HttpSettings {
+    let private_hosts = Hosts::new(["127.0.0.1".to_owned()]);
+    HttpSettings { private_hosts, ..HttpSettings::default() }
 }
 
 async fn run(settings: HttpSettings, params: Value) -> Ended {
     let folder = tempfile::tempdir().expect("a folder");
+    run_step(settings, "step", params, folder.path()).await
+}
+
+async fn run_step(settings: HttpSettings, step: &str, params: Value, workspace: &Path) -> Ended {
     let call = Call {
-        execution_id: "job:step".to_owned(),
+        execution_id: format!("job:{step}"),
         attempt: 1,
         action: "request".to_owned(),
         params,
-        workspace: PathBuf::from(folder.path()),
+        workspace: workspace.to_owned(),
         timeout: Duration::from_secs(10),
+        via: None,
     };
     let (_switch, stop) = Stop::channel();
     Http::new(settings).run(call, Arc::new(Nobody), stop).await
@@ -106,14 +114,23 @@ async fn what_an_answer_means() {
         ("401 Unauthorized", "GET", FailureClass::UserError, true),
         ("403 Forbidden", "POST", FailureClass::UserError, true),
         ("404 Not Found", "GET", FailureClass::UserError, true),
+        ("409 Conflict", "PATCH", FailureClass::UserError, true),
         ("408 Timeout", "GET", FailureClass::Transient, true),
-        ("425 Early", "GET", FailureClass::Transient, true),
+        ("408 Timeout", "POST", FailureClass::Transient, false),
+        ("425 Early", "POST", FailureClass::Transient, true),
         ("429 Slow", "POST", FailureClass::Transient, true),
-        ("500 Broken", "POST", FailureClass::Transient, true),
-        ("503 Later", "POST", FailureClass::Transient, true),
+        ("500 Broken", "GET", FailureClass::Transient, true),
+        ("500 Broken", "HEAD", FailureClass::Transient, true),
+        ("500 Broken", "PUT", FailureClass::Transient, false),
+        ("500 Broken", "DELETE", FailureClass::Transient, false),
+        ("500 Broken", "POST", FailureClass::Transient, false),
+        ("501 Not Implemented", "POST", FailureClass::Transient, false),
         ("502 Gateway", "GET", FailureClass::Transient, true),
         ("502 Gateway", "POST", FailureClass::Transient, false),
+        ("503 Later", "POST", FailureClass::Transient, false),
+        ("503 Later", "PATCH", FailureClass::Transient, false),
         ("504 Gateway", "PATCH", FailureClass::Transient, false),
+        ("599 Odd", "POST", FailureClass::Transient, false),
     ] {
         let (port, serving) = server(vec![answer(status, "retry-after: 7\r\n", "")]).await;
         let url = format!("http://127.0.0.1:{port}/");
@@ -200,6 +217,87 @@ async fn redirects_are_followed_so_often_and_no_more() {
     let ended = request(json!({"url": format!("http://127.0.0.1:{port}/")})).await;
     let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
     assert_eq!(failure.code, "too_many_redirects");
+}
+
+/// What was done before a redirect is not undone by what it leads to.
+#[tokio::test]
+async fn a_refusal_behind_a_redirect_says_nothing_of_what_led_there() {
+    let seen = answer("303 See Other", "location: /seen\r\n", "");
+    let moved = answer("307 Moved", "location: /there\r\n", "");
+    for (method, first, then, definite) in [
+        ("POST", &seen, "404 Not Found", false),
+        ("POST", &seen, "429 Slow", false),
+        ("POST", &seen, "500 Broken", false),
+        ("PUT", &seen, "404 Not Found", false),
+        ("GET", &seen, "404 Not Found", true),
+        // Who says "not here" has not done it.
+        ("POST", &moved, "422 Unfit", true),
+        ("POST", &moved, "500 Broken", false),
+    ] {
+        let (port, serving) = server(vec![first.clone(), answer(then, "", "")]).await;
+        let url = format!("http://127.0.0.1:{port}/");
+        let ended = request(json!({"method": method, "url": url})).await;
+        let found = match &ended {
+            Ended::Failed(_) => true,
+            Ended::Uncertain(_) => false,
+            Ended::Done(output) => panic!("{output:?}"),
+        };
+        assert_eq!(found, definite, "{method} {then}: {ended:?}");
+        serving.await.expect("served");
+    }
+}
+
+/// A server that is known to keep the key does a request once, however often it is sent.
+#[tokio::test]
+async fn a_request_to_who_keeps_its_key_may_be_sent_again() {
+    let keyed = |hosts: &[&str]| {
+        let mut settings = loopback();
+        settings.keyed_hosts = Hosts::new(hosts.iter().map(|host| (*host).to_owned()));
+        settings
+    };
+    let post = |url: &str| json!({"method": "POST", "url": url});
+    let http = Http::new(keyed(&["Pay.example", "shop.example:8443"]));
+    for (url, recovery) in [
+        ("https://pay.example/charges", Recovery::Idempotent),
+        ("https://PAY.example.:444/charges", Recovery::Idempotent),
+        ("https://shop.example:8443/", Recovery::Idempotent),
+        ("https://shop.example/", Recovery::Ask),
+        ("https://not-pay.example/", Recovery::Ask),
+        ("nothing", Recovery::Ask),
+    ] {
+        assert_eq!(http.recovery("request", &post(url)), recovery, "{url}");
+    }
+    // It is not taken for granted of where a redirect leads.
+    let away = answer("307 Moved", "location: http://127.0.0.1:PORT/\r\n", "");
+    let (port, serving) = server(vec![away.replace("127.0.0.1", "localhost")]).await;
+    let settings = keyed(&["127.0.0.1"]);
+    let ended = run(settings, post(&format!("http://127.0.0.1:{port}/"))).await;
+    let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+    assert_eq!(failure.code, "bad_redirect");
+    serving.await.expect("served");
+}
+
+#[tokio::test]
+async fn a_large_body_is_a_file_of_its_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Nothing has made the workspace yet.
+    let workspace = folder.path().join("not/yet");
+    let bodies = ["a", "b"].map(|letter| letter.repeat(INLINE_BYTES_MAX + 1));
+    let (port, serving) =
+        server(bodies.iter().map(|body| answer("200 OK", "", body)).collect()).await;
+    let mut files = Vec::new();
+    for step in ["one", "two"] {
+        let params = json!({"url": format!("http://127.0.0.1:{port}/")});
+        let ended = run_step(loopback(), step, params, &workspace).await;
+        let Ended::Done(Output::With { value, file }) = ended else { panic!("{ended:?}") };
+        assert_eq!(value["status"], 200);
+        files.push(file);
+    }
+    for (file, body) in files.iter().zip(&bodies) {
+        let kept = std::fs::read_to_string(workspace.join(file)).expect("a file");
+        assert!(kept == *body, "{} has another body", file.display());
+    }
+    serving.await.expect("served");
 }
 
 #[tokio::test]

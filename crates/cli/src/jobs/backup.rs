@@ -1,0 +1,140 @@
+//! `semel job backup | restore | check`: the engine's file in a home. PostgreSQL has tools of its
+//! own, and `semel job restored` for what follows them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use semel_jobs::restore::{self, Restored};
+use semel_store::sqlite::{Existing, Sqlite};
+use serde_json::json;
+
+use crate::broker::backup::not_restored;
+use crate::broker::target::failed;
+use crate::daemon::home::{HomeArgument, home_words};
+use crate::exit::{Exit, Failure, Form, chain};
+use crate::system::{end, now};
+use crate::{print, progress};
+
+/// Copy the engine's file, also while it is in use
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  semel job backup --out jobs-monday.db")]
+pub(super) struct BackupArguments {
+    /// Where the copy goes; nothing may be there
+    #[arg(long)]
+    out: PathBuf,
+    #[command(flatten)]
+    home: HomeArgument,
+}
+
+/// Put a backup where the engine's file is
+///
+/// What happened after the backup is not in it: jobs that it shows as waiting or under way may have
+/// run since. Each of them is cancelled, and approvals are held until somebody has looked.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  semel job restore --in jobs-monday.db --force")]
+pub(super) struct RestoreArguments {
+    /// A file that `semel job backup` has written
+    #[arg(long = "in")]
+    from: PathBuf,
+    /// Replace the file that is there; it is kept beside it as `.replaced`
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    home: HomeArgument,
+}
+
+/// Look whether the engine's file is sound, also while it is in use
+#[derive(Debug, clap::Args)]
+pub(super) struct CheckArguments {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    home: HomeArgument,
+}
+
+/// The file of a home; a failure when there is none.
+fn file(root: &Path) -> Result<PathBuf, Failure> {
+    let path = root.join("jobs/jobs.db");
+    if std::fs::metadata(&path).is_ok_and(|file| file.len() > 0) {
+        return Ok(path);
+    }
+    Err(Failure::new(Exit::NotFound, format!("error: there is no {}", path.display())))
+}
+
+fn unfit(error: &semel_store::OpenError, root: &Path) -> Failure {
+    let at = home_words(root);
+    let text = format!(
+        "error: {}\nto put back a good copy: semel job restore --in BACKUP --force{at}",
+        chain(error)
+    );
+    Failure::new(Exit::Refused, text)
+}
+
+pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
+    let root = arguments.home.find()?;
+    let path = file(&root)?;
+    if arguments.out.exists() {
+        let text = format!("error: {} exists already", arguments.out.display());
+        return Err(Failure::new(Exit::Conflict, text));
+    }
+    let options = restore::options(&path, now(), Arc::new(end));
+    let store = Sqlite::open(&options).map_err(|error| unfit(&error, &root))?;
+    let _shown = progress::show("copying");
+    store.backup_into(&arguments.out).await.map_err(|error| failed(&error))
+}
+
+pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure> {
+    let root = arguments.home.find()?;
+    let existing = if arguments.force { Existing::Replace } else { Existing::Keep };
+    let to = root.join("jobs/jobs.db");
+    let shown = progress::show("copying");
+    let done = restore::restore(&arguments.from, &to, existing, now(), Arc::new(end)).await;
+    drop(shown);
+    let done = done.map_err(|error| not_restored(&error, "the job engine"))?;
+    say_restored("restored; ", done, &root)
+}
+
+/// What became of a store that was restored, and what to do now.
+pub(super) fn say_restored(how: &str, done: Restored, root: &Path) -> Result<(), Failure> {
+    let (Restored { cancelled, held }, at) = (done, home_words(root));
+    print(&format!("{how}{cancelled} jobs that were not over are cancelled\n"))?;
+    if cancelled > 0 {
+        print(&format!("to look at them: semel job list --status cancelled{at}\n"))?;
+    }
+    if held > 0 {
+        print(&format!(
+            "registrations are held in {held} domains\n\
+             to approve jobs again: semel registrar gate open jobs{at}\n"
+        ))?;
+    }
+    Ok(())
+}
+
+pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
+    let root = arguments.home.find()?;
+    let path = file(&root)?;
+    let options = restore::options(&path, now(), Arc::new(end));
+    let store = Sqlite::open_to_read(&options).map_err(|error| unfit(&error, &root))?;
+    let shown = progress::show("checking");
+    let found = store.integrity_check().await.unwrap_or_else(|error| vec![error.chain()]);
+    drop(shown);
+    let name = path.display().to_string();
+    match Form::of_flag(arguments.json) {
+        Form::Json => {
+            let document = json!({"file": name, "sound": found.is_empty(), "findings": found});
+            print(&format!("{document}\n"))?;
+        }
+        Form::Text if found.is_empty() => print(&format!("{name} is sound\n"))?,
+        Form::Text => print(&format!("{}\n", found.join("\n")))?,
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "error: {name} is damaged\nto put back a good copy: semel job restore --in BACKUP \
+         --force{}",
+        home_words(&root)
+    );
+    Err(Failure::new(Exit::Failed, text))
+}

@@ -1,0 +1,67 @@
+//! `semel job restored`: a database was put back by PostgreSQL's own tools.
+
+use semel_core::clock::SystemClock;
+use semel_jobs::restore::{self, RestoredError};
+use semel_jobs::store::postgres;
+use semel_store::postgres::{Postgres, PostgresOptions};
+
+use super::backup::say_restored;
+use super::engine::{refused, shared};
+use crate::broker::target::failed;
+use crate::daemon::home::HomeArgument;
+use crate::exit::{Exit, Failure, chain};
+use crate::progress;
+use crate::system::{now, random};
+
+/// Cancel what a database that was restored by its own tools shows as not over
+///
+/// What happened after the backup is not in it: jobs that it shows as waiting or under way may have
+/// run since. Each of them is cancelled, and approvals are held until somebody has looked. Run it
+/// before any engine works there; it may be repeated.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  semel job restored --store postgres://db.internal/semel")]
+pub(super) struct Arguments {
+    /// `postgres://…`
+    #[arg(long)]
+    store: String,
+    #[command(flatten)]
+    home: HomeArgument,
+}
+
+pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let address = arguments.store.as_str();
+    let scheme = address.split_once("://").map(|(scheme, _)| scheme);
+    if !matches!(scheme, Some("postgres" | "postgresql")) {
+        let text = "error: --store is postgres://…\n\
+                    to put back a file: semel job restore --in FILE --force";
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    let root = arguments.home.find()?;
+    let found = Postgres::has(PostgresOptions::new(address), &postgres::MIGRATIONS).await;
+    if !found.map_err(|error| refused(chain(&error)))? {
+        let text = "error: there are no jobs' tables in this database";
+        return Err(Failure::new(Exit::NotFound, text));
+    }
+    let (jobs, grants) = shared(address, &SystemClock::new()).await?;
+    let shown = progress::show("cancelling");
+    let draw = || i64::try_from(random() >> 65).unwrap_or(i64::MAX).max(1);
+    let done = restore::restored(&jobs, &grants, now(), draw).await;
+    drop(shown);
+    say_restored("", done.map_err(|error| not_told(&error))?, &root)
+}
+
+fn not_told(error: &RestoredError) -> Failure {
+    let text = format!("error: {}", chain(error));
+    match error {
+        RestoredError::Lives { wait, .. } => {
+            let seconds = wait.as_millis().div_ceil(1000);
+            let advice = format!("stop every engine of this database, and wait {seconds} s");
+            Failure::new(Exit::Conflict, format!("{text}\n{advice}"))
+        }
+        RestoredError::Began => {
+            let advice = "what it has begun may run twice: stop it, and run this again";
+            Failure::new(Exit::Conflict, format!("{text}\n{advice}"))
+        }
+        RestoredError::Store(error) => failed(error),
+    }
+}
