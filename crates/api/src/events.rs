@@ -97,6 +97,11 @@ impl Opening {
     pub fn stream<T: Tail>(self, after: i64, changes: watch::Receiver<u64>, tail: T) -> Reply {
         let Self { api, place, .. } = self;
         let (pieces, body) = mpsc::channel(STREAM_BUFFER);
+        // Tells the other side at once that it is connected, how soon to come back, and where it
+        // began: one that is cut before its first event resumes there, and misses nothing. It is
+        // there before the answer is, so that a stop in between does not cut it off.
+        let beginning = Bytes::from(format!("id: {after}\nretry: 1000\n\n"));
+        let _ = pieces.try_send(beginning);
         let stopping = api.stopping.subscribe();
         let inside = api.inside.subscribe();
         let stream = Stream { tail, after, pieces, stopping, api, _place: place, _inside: inside };
@@ -131,9 +136,7 @@ struct Stream<T> {
 
 impl<T: Tail> Stream<T> {
     async fn run(mut self, mut changes: watch::Receiver<u64>) {
-        // Tells the other side at once that it is connected, how soon to come back, and where it
-        // began: one that is cut before its first event resumes there, and misses nothing.
-        let mut piece = Bytes::from(format!("id: {}\nretry: 1000\n\n", self.after));
+        let mut piece = Bytes::new();
         loop {
             if !self.write(piece).await {
                 return;

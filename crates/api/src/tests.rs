@@ -359,6 +359,20 @@ async fn a_stop_ends_streams() {
     timeout(Duration::from_secs(5), served.stop()).await.expect("sooner than a drain gives up");
 }
 
+/// Whoever is cut there would otherwise begin with what is new then, and miss what came between.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_stopped_at_once_has_said_where_it_begins() {
+    let served = served().await;
+    served.ticks.0.send_replace(4);
+    served.api.stop();
+    for _ in 0..32 {
+        let said = served.ask("GET", "/v1/ticks", b"").await;
+        let text = String::from_utf8_lossy(&said.body).into_owned();
+        assert!(text.contains("id: 4\nretry: 1000\n\n"), "{text:?}");
+    }
+    served.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_sent_with_its_length_and_one_that_ends_early_is_cut() {
     let served = served().await;
