@@ -9,6 +9,7 @@
 mod bench;
 mod chaos;
 mod ci;
+mod damage;
 mod generate;
 mod powerloss;
 mod random;
@@ -37,6 +38,9 @@ usage: cargo xtask <command>
                    two engines do N jobs while their sessions with PostgreSQL are ended every
                    30 ms; what they did is counted outside. With --homes each has gears and secrets
                    of its own, and one is killed for good; with --clocks only their clocks step
+  damage [--trials N] [--seed S]
+                   damage copies of a home that was used, file by file; check that nothing is
+                   wrong without being told
   powerloss [--images N] [--seed S]
                    cut the power anywhere in a recorded workload; look what the disk has left
   tidy             check the rules of the repository
@@ -52,6 +56,7 @@ enum Command {
     Bench { args: Vec<String> },
     Chaos { minutes: u64, seed: Option<u64>, plant: Option<Plant>, storm: Option<Blow> },
     ChaosJobs { jobs: u64, seed: Option<u64>, trouble: Trouble },
+    Damage { trials: u64, seed: Option<u64> },
     Powerloss { images: u64, seed: Option<u64> },
     Tidy,
     Generate { check: bool },
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
         Command::Bench { args } => bench::run(&args),
         Command::Chaos { minutes, seed, plant, storm } => chaos::run(minutes, seed, plant, storm),
         Command::ChaosJobs { jobs, seed, trouble } => chaos::run_jobs(jobs, seed, trouble),
+        Command::Damage { trials, seed } => damage::run(trials, seed),
         Command::Powerloss { images, seed } => powerloss::run(images, seed),
         Command::Tidy => tidy::run(),
         Command::Generate { check } => generate::run(check).map(|()| ExitCode::SUCCESS),
@@ -108,6 +114,10 @@ fn parse(args: &[String]) -> Option<Command> {
             let storm = storm.map_or(Some(None), |name| Blow::parse(name).map(Some))?;
             let (minutes, seed) = amount_and_seed("--minutes", 1, &words)?;
             Some(Command::Chaos { minutes, seed, plant, storm })
+        }
+        ("damage", words) => {
+            let (trials, seed) = amount_and_seed("--trials", damage::TRIALS, words)?;
+            Some(Command::Damage { trials, seed })
         }
         ("powerloss", words) => {
             let (images, seed) = amount_and_seed("--images", powerloss::IMAGES, words)?;
@@ -177,6 +187,8 @@ mod tests {
         assert_eq!(parsed("chaos --homes --jobs 5000 --seed 3"), jobs(Trouble::Homes));
         assert_eq!(parsed("chaos --jobs 5000 --clocks --seed 3"), jobs(Trouble::Clocks));
         assert_eq!(parsed("chaos --jobs 5000 --clocks --homes"), None);
+        let damage = Command::Damage { trials: 50, seed: Some(3) };
+        assert_eq!(parsed("damage --trials 50 --seed 3"), Some(damage));
         let powerloss = Command::Powerloss { images: 50, seed: None };
         assert_eq!(parsed("powerloss --images 50"), Some(powerloss));
         assert_eq!(parsed("tidy"), Some(Command::Tidy));

@@ -33,8 +33,8 @@ use crate::repo;
 use crate::servers::{self, Postgres, Redis, pause, wait_until};
 use checker::{Arrived, Verdict};
 use faults::Faults;
-pub(crate) use jobs::Trouble;
 use jobs::{Kinds, Load, Work};
+pub(crate) use jobs::{Outside, Trouble};
 use load::{Caller, Journal, Worker};
 pub(crate) use plant::Plant;
 pub(crate) use storm::Blow;
@@ -139,7 +139,7 @@ fn is_caught(plant: Plant, report: &Value) -> bool {
     found > 0
 }
 
-fn new_seed() -> Result<u64> {
+pub(crate) fn new_seed() -> Result<u64> {
     let text = servers::random_password()?;
     Ok(u64::from_str_radix(&text[..8], 16)?)
 }
@@ -340,7 +340,7 @@ fn human(report: &Value) -> String {
 }
 
 /// `semel`, which cargo puts beside us; a test is one folder further down.
-fn program() -> Result<PathBuf> {
+pub(crate) fn program() -> Result<PathBuf> {
     let us = std::env::current_exe().context("this program has no file")?;
     let beside = us.ancestors().skip(1).take(2).map(|folder: &Path| folder.join("semel"));
     let found = beside.into_iter().find(|program| program.is_file());

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 pub(crate) use engines::{Engines, Place};
 use judge::{Said, Standing, Verdict};
 use load::{Caller, Journal};
-use outside::Outside;
+pub(crate) use outside::Outside;
 pub(crate) use runs::{Trouble, run};
 
 use crate::random::Random;
