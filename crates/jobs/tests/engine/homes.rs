@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::{Bench, Script, Setup, step, uncertain};
 
-const LEASE: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(5);
 
 async fn postgres(address: &str) -> Postgres {
     Postgres::open(PostgresOptions::new(address), &[], 0).await.expect("a database")

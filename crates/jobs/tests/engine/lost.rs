@@ -33,11 +33,10 @@ fn through(proxy: &Proxy, address: &str) -> String {
     format!("{front}@{}/{database}", proxy.address())
 }
 
-/// An engine whose database is behind a proxy.
-async fn behind() -> (Proxy, Bench) {
-    behind_for(Setup::default().lease).await
-}
+/// Longer than a busy machine lets anybody wait for an answer.
+const LEASE: Duration = Duration::from_secs(30);
 
+/// An engine whose database is behind a proxy.
 pub(crate) async fn behind_for(lease: Duration) -> (Proxy, Bench) {
     behind_as(Setup { lease, ..Setup::default() }).await
 }
@@ -64,7 +63,7 @@ async fn is_done_once(bench: &Bench, id: JobId, about: &str) {
 
 /// The transaction whose requests contain `needle` meets the fault.
 async fn cut(needle: &str, fault: Fault) {
-    let (proxy, bench) = behind().await;
+    let (proxy, bench) = behind_for(LEASE).await;
     bench.script.will("one", vec![Ended::Done(Output::Value(json!(RESULT)))]);
     proxy.fail_next(needle, fault);
     let id = bench.submit(json!([step("one", "pay"), step("two", "pay")])).await;
@@ -99,8 +98,7 @@ async fn away(needle: &str, fault: Fault) {
 }
 
 async fn away_from(needle: &str, fault: Fault, patience: Duration) {
-    let lease = Duration::from_secs(30);
-    let (proxy, bench) = behind_as(Setup { lease, patience, ..Setup::default() }).await;
+    let (proxy, bench) = behind_as(Setup { lease: LEASE, patience, ..Setup::default() }).await;
     bench.script.will("one", vec![Ended::Done(Output::Value(json!(RESULT)))]);
     proxy.fail_next(needle, fault);
     proxy.go_away_at_the_fault();
@@ -144,7 +142,7 @@ async fn a_record_that_the_store_gave_up_is_written_again() {
 async fn who_cannot_renew_stops_before_another_begins() {
     let address = servers::fresh_postgres().await;
     let proxy = in_front_of(&address).await;
-    let lease = Duration::from_secs(4);
+    let lease = Duration::from_secs(8);
     let far = Setup { postgres: Some(through(&proxy, &address)), lease, ..Setup::default() };
     let far = far.open().await;
     let id = far.submit(json!([step("once", "hang")])).await;

@@ -180,15 +180,18 @@ async fn a_pause_is_as_long_as_it_was_meant_to_be() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_calendar_that_is_wrong_takes_no_job_from_another_engine() {
     let address = servers::fresh_postgres().await;
-    let right = Setup { postgres: Some(address.clone()), worker: "right", ..Setup::default() };
+    // Nobody is late because the machine is busy.
+    let lease = Duration::from_secs(600);
+    let right =
+        Setup { postgres: Some(address.clone()), worker: "right", lease, ..Setup::default() };
     let right = right.open().await;
     let id = right.take(Asked { timeout_ms: None, ..talk("hold") }).await;
     right.script.until_ran(1).await;
     let before = right.see(id, |kept| kept.job.state.worker.is_some()).await.job.state;
     for off_ms in [3_600_000, -3_600_000, 31_536_000_000] {
         let clock = Arc::new(Off { clock: SystemClock::new(), ms: off_ms });
-        let wrong =
-            Setup { clock, postgres: Some(address.clone()), worker: "wrong", ..Setup::default() };
+        let postgres = Some(address.clone());
+        let wrong = Setup { clock, postgres, worker: "wrong", lease, ..Setup::default() };
         let wrong = wrong.open().await;
         // It claims and writes.
         for _ in 0..5 {
