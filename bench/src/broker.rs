@@ -20,7 +20,7 @@ use semel_core::clock::{Clock, Reading, SystemClock, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
 use semel_core::hex::Hex;
-use semel_core::id::{ClientMessageId, UuidId};
+use semel_core::id::{ClientMessageId, MemberId, UuidId};
 use semel_core::mint::IdMint;
 use semel_store::postgres::PostgresOptions;
 use tokio_postgres::NoTls;
@@ -56,7 +56,7 @@ const BARS: &[Bar] = &[
 
 /// What a round sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Load {
+pub(crate) enum Load {
     /// New messages to one member.
     Direct,
     /// The same few messages again.
@@ -112,7 +112,7 @@ fn deliveries(sends: Measured) -> Measured {
     Measured { per_second: sends.per_second * 100.0, ..sends }
 }
 
-async fn sqlite(path: &Path) -> Result<Store> {
+pub(crate) async fn sqlite(path: &Path) -> Result<Store> {
     let on_uncertain = Arc::new(|error: &semel_store::StoreError| ended(error));
     let store = SqliteStore::open(path, "bench".to_owned(), UnixMs(0), on_uncertain).await?;
     Ok(Store::Sqlite(Arc::new(store)))
@@ -134,18 +134,26 @@ pub(crate) async fn fresh(server: &str) -> Result<String> {
 }
 
 async fn postgres(server: &str) -> Result<Store> {
-    let options = PostgresOptions::new(fresh(server).await?);
+    postgres_at(&fresh(server).await?).await
+}
+
+/// On a database that has nothing yet.
+pub(crate) async fn postgres_at(address: &str) -> Result<Store> {
+    let options = PostgresOptions::new(address.to_owned());
     Ok(Store::Postgres(PostgresStore::open(options, "bench", UnixMs(0)).await?))
 }
 
 /// What a caller of the pipeline needs.
-struct Bench {
+pub(crate) struct Sender {
+    pub(crate) store: Store,
     pipeline: Pipeline,
-    mesh: Arc<Mesh>,
+    pub(crate) mesh: Arc<Mesh>,
+    /// Of what is sent to one member.
+    pub(crate) recipient: MemberId,
     session: Session,
     to: Destination,
     mint: Arc<IdMint>,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     next: AtomicU64,
     load: Load,
 }
@@ -178,7 +186,7 @@ async fn accepts(store: Store, callers: usize, load: Load) -> Result<Measured> {
     Ok(Measured::since(start, latencies))
 }
 
-async fn prepare(store: Store, load: Load) -> Result<Bench> {
+pub(crate) async fn prepare(store: Store, load: Load) -> Result<Sender> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let entropy = || Uuid::new_v4().as_u128();
     let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(entropy)));
@@ -195,8 +203,10 @@ async fn prepare(store: Store, load: Load) -> Result<Bench> {
     store.mesh_create(mesh_id, "bench", &sender, now).await?;
     store.topic_create(mesh_id, "topic", now).await?;
     store.topic_subscribe(mesh_id, "topic", sender.member_id).await?;
+    let mut recipient = sender.member_id;
     for n in 1..SUBSCRIBERS {
         let member = member(n);
+        recipient = if n == 1 { member.member_id } else { recipient };
         store.member_add(mesh_id, &member, now).await?;
         store.topic_subscribe(mesh_id, "topic", member.member_id).await?;
     }
@@ -233,13 +243,13 @@ async fn prepare(store: Store, load: Load) -> Result<Bench> {
     let limiter = Limiter::memory(Arc::clone(&clock));
     let life = StoreLife::new(store.store_epoch().await?);
     let hub = Arc::new(Hub::default());
-    let pipeline = Pipeline::new(store, life, limiter, Arc::clone(&clock), hub);
+    let pipeline = Pipeline::new(store.clone(), life, limiter, Arc::clone(&clock), hub);
     let (mesh, next) = (Arc::new(mesh), AtomicU64::new(0));
-    Ok(Bench { pipeline, mesh, session, to, mint, clock, next, load })
+    Ok(Sender { store, pipeline, mesh, recipient, session, to, mint, clock, next, load })
 }
 
-impl Bench {
-    async fn send(&self, n: u64) -> Result<()> {
+impl Sender {
+    pub(crate) async fn send(&self, n: u64) -> Result<()> {
         let n = if self.load == Load::Retries { n % 64 } else { n };
         let envelope = Envelope::new(self.to.clone(), vec![0x5a; 256])?;
         let item = AcceptItem {

@@ -130,7 +130,8 @@ fn ours(runtime: &Runtime, folder: &Path, server: &str, rounds: &mut Rounds) -> 
     for (number, (name, steps, callers)) in POSTGRES.into_iter().enumerate() {
         let folder = folder.join(format!("shared-{number}"));
         let run = async {
-            jobs(on_postgres(server).await?, &folder, in_process()?, steps, callers).await
+            let stores = on_postgres(&crate::broker::fresh(server).await?).await?;
+            jobs(stores, &folder, in_process()?, steps, callers).await
         };
         rounds.measured(name, runtime.block_on(run)?);
     }
@@ -255,9 +256,9 @@ impl Gear for Noop {
     }
 }
 
-type Stores = (Store, registrar::Store);
+pub(crate) type Stores = (Store, registrar::Store);
 
-fn on_sqlite(folder: &Path) -> Result<Stores> {
+pub(crate) fn on_sqlite(folder: &Path) -> Result<Stores> {
     std::fs::create_dir_all(folder)?;
     let migrations = vec![sqlite::MIGRATIONS, registrar::sqlite::MIGRATIONS];
     let path = folder.join("jobs.db");
@@ -267,19 +268,20 @@ fn on_sqlite(folder: &Path) -> Result<Stores> {
     Ok((Store::Sqlite(SqliteStore::new(file)), registrar))
 }
 
-async fn on_postgres(server: &str) -> Result<Stores> {
-    let options = PostgresOptions::new(crate::broker::fresh(server).await?);
+/// On a database that has nothing yet.
+pub(crate) async fn on_postgres(address: &str) -> Result<Stores> {
+    let options = PostgresOptions::new(address.to_owned());
     let migrations = [postgres::MIGRATIONS, registrar::postgres::MIGRATIONS];
     let database = Postgres::open(options, &migrations, 0).await?;
     let registrar = registrar::Store::Postgres(registrar::PostgresStore::new(database.clone()));
     Ok((Store::Postgres(PostgresStore::new(database)), registrar))
 }
 
-type Began = tokio::sync::mpsc::UnboundedReceiver<Instant>;
+pub(crate) type Began = tokio::sync::mpsc::UnboundedReceiver<Instant>;
 /// What does the steps, and when each began, where that is known.
-type Gears = (Registry, Began);
+pub(crate) type Gears = (Registry, Began);
 
-fn in_process() -> Result<Gears> {
+pub(crate) fn in_process() -> Result<Gears> {
     let action = Action {
         about: "nothing".to_owned(),
         params: json!({"type": "object"}),
@@ -408,6 +410,95 @@ enum Waiting {
     Ended(JobStatus),
 }
 
+/// A running engine, and who waits for which of its jobs.
+pub(crate) struct Worked {
+    engine: Arc<Engine>,
+    waiters: Waiters,
+    tasks: [tokio::task::JoinHandle<()>; 2],
+}
+
+impl Worked {
+    /// With room for so many jobs at a time.
+    pub(crate) async fn start(
+        stores: Stores,
+        folder: &Path,
+        gears: Gears,
+        workers: usize,
+    ) -> Result<Self> {
+        let (engine, mut began) = engine(stores, folder, gears, workers).await?;
+        engine.work();
+        let ignoring = tokio::spawn(async move { while began.recv().await.is_some() {} });
+        let waiters = Waiters::default();
+        let listening = tokio::spawn(listen(Arc::clone(&engine), Arc::clone(&waiters)));
+        Ok(Self { engine, waiters, tasks: [ignoring, listening] })
+    }
+
+    /// So many callers submit jobs, each its next after the end of its last, until so many were.
+    pub(crate) async fn until(&self, callers: usize, steps: usize, count: usize) -> Result<()> {
+        let left = Arc::new(AtomicU64::new(count as u64));
+        let goes_on = move |_: Instant| {
+            let one_less = |left: u64| left.checked_sub(1);
+            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        };
+        self.while_it(callers, steps, goes_on).await.map(|_| ())
+    }
+
+    async fn while_it(
+        &self,
+        callers: usize,
+        steps: usize,
+        goes_on: impl Fn(Instant) -> bool + Clone + Send + 'static,
+    ) -> Result<Measured> {
+        let start = Instant::now();
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..callers {
+            let (engine, waiters) = (Arc::clone(&self.engine), Arc::clone(&self.waiters));
+            let goes_on = goes_on.clone();
+            tasks.spawn(async move {
+                let mut latencies = Vec::new();
+                while goes_on(start) {
+                    let began = Instant::now();
+                    one(&engine, &waiters, steps).await?;
+                    latencies.push(micros(began));
+                }
+                anyhow::Ok(latencies)
+            });
+        }
+        let mut latencies = Vec::new();
+        while let Some(done) = tasks.join_next().await {
+            latencies.extend(done??);
+        }
+        Ok(Measured::since(start, latencies))
+    }
+}
+
+impl Drop for Worked {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+/// Tells those who wait how their jobs ended.
+async fn listen(engine: Arc<Engine>, waiters: Waiters) {
+    let mut news = engine.news();
+    loop {
+        let news = match news.recv().await {
+            Ok(news) => news,
+            Err(RecvError::Lagged(_)) => continue,
+            Err(RecvError::Closed) => break,
+        };
+        if news.status.is_terminal() {
+            let mut waiters = waiters.lock().unwrap_or_else(PoisonError::into_inner);
+            match waiters.remove(&news.id) {
+                Some(Waiting::Caller(waiter)) => drop(waiter.send(news.status)),
+                Some(Waiting::Ended(_)) | None => {
+                    waiters.insert(news.id, Waiting::Ended(news.status));
+                }
+            }
+        }
+    }
+}
+
 /// So many callers, each of whom submits a job and waits for its end.
 async fn jobs(
     stores: Stores,
@@ -416,52 +507,10 @@ async fn jobs(
     steps: usize,
     callers: usize,
 ) -> Result<Measured> {
-    let (engine, mut began) = engine(stores, folder, gears, callers).await?;
-    engine.work();
-    let ignoring = tokio::spawn(async move { while began.recv().await.is_some() {} });
-    let waiters = Waiters::default();
-    let mut news = engine.news();
-    let ended = Arc::clone(&waiters);
-    let listening = tokio::spawn(async move {
-        loop {
-            let news = match news.recv().await {
-                Ok(news) => news,
-                Err(RecvError::Lagged(_)) => continue,
-                Err(RecvError::Closed) => break,
-            };
-            if news.status.is_terminal() {
-                let mut waiters = ended.lock().unwrap_or_else(PoisonError::into_inner);
-                match waiters.remove(&news.id) {
-                    Some(Waiting::Caller(waiter)) => drop(waiter.send(news.status)),
-                    Some(Waiting::Ended(_)) | None => {
-                        waiters.insert(news.id, Waiting::Ended(news.status));
-                    }
-                }
-            }
-        }
-    });
-    let start = Instant::now();
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..callers {
-        let (engine, waiters) = (Arc::clone(&engine), Arc::clone(&waiters));
-        tasks.spawn(async move {
-            let mut latencies = Vec::new();
-            while start.elapsed() < plan::round() {
-                let began = Instant::now();
-                one(&engine, &waiters, steps).await?;
-                latencies.push(micros(began));
-            }
-            anyhow::Ok(latencies)
-        });
-    }
-    let mut latencies = Vec::new();
-    while let Some(done) = tasks.join_next().await {
-        latencies.extend(done??);
-    }
-    let measured = Measured::since(start, latencies);
-    listening.abort();
-    ignoring.abort();
-    engine.stop().await;
+    let worked = Worked::start(stores, folder, gears, callers).await?;
+    let round = |start: Instant| start.elapsed() < plan::round();
+    let measured = worked.while_it(callers, steps, round).await?;
+    worked.engine.stop().await;
     Ok(measured)
 }
 

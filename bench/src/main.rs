@@ -10,6 +10,7 @@
 mod broker;
 mod daemon;
 mod facts;
+mod growth;
 mod jobs;
 mod peers;
 mod plan;
@@ -29,6 +30,7 @@ const PARTS: &[Part] = &[
     ("registrar", registrar::run),
     ("jobs", jobs::run),
     ("program", program::run),
+    ("growth", growth::run),
 ];
 
 fn main() -> Result<()> {

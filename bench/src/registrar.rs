@@ -27,7 +27,7 @@ use crate::{facts, plan};
 
 /// Grants that are signed before a round begins: more than it can use.
 const GRANTS: usize = 20_000;
-const DOMAIN: &str = "bench";
+pub(crate) const DOMAIN: &str = "bench";
 
 /// The bar is measured against rows that are committed one by one, on both stores (quality.md).
 /// What one commit for many rows gives is shown beside it, without a target.
@@ -77,14 +77,17 @@ pub(crate) fn run() -> Result<()> {
             rounds.add(name, runtime.block_on(registrations(store, callers))?);
         }
         for (name, callers) in POSTGRES {
-            let rate = async { registrations(on_postgres(&server).await?, callers).await };
+            let rate = async {
+                let address = crate::broker::fresh(&server).await?;
+                registrations(on_postgres(&address).await?, callers).await
+            };
             rounds.add(name, runtime.block_on(rate)?);
         }
     }
     publish("registrar", &machine, &rounds, BARS)
 }
 
-fn on_sqlite(path: &Path) -> Result<Store> {
+pub(crate) fn on_sqlite(path: &Path) -> Result<Store> {
     let on_uncertain = Arc::new(|error: &semel_store::StoreError| ended(error));
     let options = SqliteOptions::new(path, 1, vec![sqlite::MIGRATIONS], 0, on_uncertain);
     Ok(Store::Sqlite(SqliteStore::new(Arc::new(Sqlite::open(&options)?))))
@@ -95,14 +98,15 @@ fn ended(error: &semel_store::StoreError) {
     panic!("{error}");
 }
 
-async fn on_postgres(server: &str) -> Result<Store> {
-    let options = PostgresOptions::new(crate::broker::fresh(server).await?);
+/// On a database that has nothing yet.
+pub(crate) async fn on_postgres(address: &str) -> Result<Store> {
+    let options = PostgresOptions::new(address.to_owned());
     let postgres = Postgres::open(options, &[postgres::MIGRATIONS], 0).await?;
     Ok(Store::Postgres(PostgresStore::new(postgres)))
 }
 
 /// A request that nobody has made before, and its grant.
-fn asked(number: usize, authority: &KeyPair, now: UnixMs) -> Asked {
+pub(crate) fn asked(number: usize, authority: &KeyPair, now: UnixMs) -> Asked {
     let envelope = Envelope {
         protocol_version: 1,
         domain: DOMAIN.to_owned(),

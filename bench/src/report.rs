@@ -42,6 +42,9 @@ pub(crate) enum Unit {
     Ms,
     Mb,
     PerAccept,
+    /// Microseconds of a processor.
+    CpuUs,
+    Bytes,
 }
 
 impl Unit {
@@ -51,6 +54,8 @@ impl Unit {
             Self::Ms => "ms",
             Self::Mb => "MB",
             Self::PerAccept => "per accept",
+            Self::CpuUs => "µs of CPU",
+            Self::Bytes => "bytes",
         }
     }
 }

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 /// In the order in which people read them; the last one is measured rarely.
-const PARTS: [&str; 7] = ["daemon", "broker", "jobs", "registrar", "store", "program", "long"];
+const PARTS: [&str; 8] =
+    ["daemon", "broker", "jobs", "registrar", "store", "program", "growth", "long"];
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Figure {
