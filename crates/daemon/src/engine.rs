@@ -20,7 +20,7 @@ use crate::inbox::{Inbox, Keeping, Opened};
 use crate::limits::{LET_GO_LOOKS, LET_GO_PAUSE};
 use crate::link::{self, LinkHandle, LinkOptions};
 use crate::outbox::{Outbox, Room};
-use crate::store::link::history_forgotten_in_tx;
+use crate::store::extent::Extent;
 use crate::store::outbox::{Draft, Moved, NewOutboxRow, outbox_requeue_in_tx};
 use crate::store::peer::Peer;
 use crate::store::upkeep;
@@ -135,14 +135,14 @@ impl Engine {
             Arc::clone(&on_uncertain),
         );
         let outbox = Arc::new(outbox.await?);
-        let Opened { inbox, set_aside, is_new } =
+        let Opened { inbox, set_aside } =
             Inbox::open(&inbox_path, Arc::clone(&clock), on_uncertain)?;
         let inbox = Arc::new(inbox);
         if let Some(aside) = set_aside {
             let aside = aside.display().to_string();
             tracing::error!(aside, "inbox.db is damaged; it is rebuilt from the broker's history");
         }
-        let rebuild_to = if is_new { forget_history(&outbox).await } else { None };
+        let rebuild_to = lacking(&outbox, &inbox).await;
         let (stop, stopping) = watch::channel(false);
         let (keeping, kept) = watch::channel(options.keeping());
         let api = Arc::new(broker_api(&link_options, &clock));
@@ -400,12 +400,22 @@ async fn look(inbox: &Inbox, keeping: Keeping) -> Option<UnixMs> {
     })
 }
 
-/// Where history stood, when the inbox that it was in is lost.
-async fn forget_history(outbox: &Outbox) -> Option<(String, i64)> {
-    let stood =
-        outbox.link().await.ok().and_then(|link| Some((link.history_epoch?, link.history_seq)));
-    if let Err(error) = outbox.sqlite.write(|tx| history_forgotten_in_tx(tx)).await {
-        tracing::error!(error = error.chain(), "the inbox will not be rebuilt");
+/// How far the inbox went once, when it does not go so far now: it was lost, or is an older one.
+/// What it lacks comes again, and is no news.
+async fn lacking(outbox: &Outbox, inbox: &Inbox) -> Option<Extent> {
+    let (known, extent) = match (outbox.link().await, inbox.extent().await) {
+        (Ok(link), Ok(extent)) => (link.history?, extent),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(error = error.chain(), "how far the inbox goes is not known");
+            return None;
+        }
+    };
+    if extent.as_ref().is_some_and(|extent| extent.covers(&known)) {
+        return None;
     }
-    stood
+    let (has, had) = (Extent::after(extent.as_ref(), &known.store_epoch), known.seq);
+    if has < had {
+        tracing::warn!(has, had, "inbox.db is older than outbox.db: what it lacks comes again");
+    }
+    Some(known)
 }

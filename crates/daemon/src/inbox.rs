@@ -18,9 +18,10 @@ use crate::limits::{
     SWEEP_MAX, UNMEASURED_PARTS,
 };
 use crate::link::stopped;
-use crate::recover::{Database, is_damage, is_new, set_aside};
+use crate::recover::{Database, is_damage, set_aside};
 use crate::store::aside::{self, Aside, NewAside};
 use crate::store::event::{self, Event, EventKind};
+use crate::store::extent::{self, Extent};
 use crate::store::inbox::{self, Arrived, Filter, Message, Way};
 use crate::store::reader::{self, Read};
 use crate::store::upkeep::bytes_used;
@@ -65,8 +66,6 @@ pub struct Opened {
     pub inbox: Inbox,
     /// A damaged file was set aside under this name.
     pub set_aside: Option<PathBuf>,
-    /// The inbox is empty: what was in it before is rebuilt.
-    pub is_new: bool,
 }
 
 /// Makes what arrives searchable, many at a time, until the daemon stops.
@@ -104,7 +103,6 @@ impl Inbox {
             now,
             on_uncertain,
         );
-        let is_new = is_new(path);
         let (sqlite, set_aside) = match Sqlite::open(&options) {
             Ok(sqlite) => (sqlite, None),
             Err(error) if is_damage(&error) => {
@@ -113,8 +111,7 @@ impl Inbox {
             }
             Err(error) => return Err(error),
         };
-        let is_new = is_new || set_aside.is_some();
-        Ok(Opened { inbox: Self::with(sqlite, clock), set_aside, is_new })
+        Ok(Opened { inbox: Self::with(sqlite, clock), set_aside })
     }
 
     /// Opens a file to read what can be read of it, also of a damaged one (daemon.md, "Lifecycle").
@@ -141,12 +138,27 @@ impl Inbox {
 
     /// Stores what has not been stored yet and comes back once it is on disk.
     pub async fn receive(&self, arrived: Vec<Arrived>, way: Way) -> Result<usize, StoreError> {
+        self.receive_to(arrived, way, None).await
+    }
+
+    /// The same, and with it how far the inbox reaches then.
+    pub async fn receive_to(
+        &self,
+        arrived: Vec<Arrived>,
+        way: Way,
+        extent: Option<Extent>,
+    ) -> Result<usize, StoreError> {
         let now = self.clock.wall();
         let count = arrived.len();
         let sizes = arrived.iter().map(|it| (it.body.len() + it.meta.len()) as u64 + ROW_BYTES);
         let bytes = sizes.sum();
-        let kinds =
-            self.sqlite.write_for(count, move |tx| inbox::receive_in_tx(tx, &arrived, now, way));
+        let kinds = self.sqlite.write_for(count.max(1), move |tx| {
+            let kinds = inbox::receive_in_tx(tx, &arrived, now, way)?;
+            if let Some(extent) = &extent {
+                extent::raise_in_tx(tx, extent)?;
+            }
+            Ok(kinds)
+        });
         let kinds = kinds.await?;
         let new = kinds.len();
         for kind in kinds {
@@ -158,6 +170,11 @@ impl Inbox {
             self.grown(bytes).await?;
         }
         Ok(new)
+    }
+
+    /// How far it reaches into the broker's history.
+    pub async fn extent(&self) -> Result<Option<Extent>, StoreError> {
+        self.sqlite.read(extent::read).await
     }
 
     /// Whoever measures is woken now and then, and receiving waits for it only if it is far behind:

@@ -36,6 +36,7 @@ use crate::limits::{ADOPT_MAX, AGES_LOOK, MARKS_MAX, NONCES_MAX, REQUESTS_MAX};
 use crate::marks::{self, Change, Mark, Settled};
 use crate::outbox::Outbox;
 use crate::store::event::EventKind;
+use crate::store::extent::Extent;
 use crate::store::link::LinkRow;
 use crate::store::{claim, link};
 
@@ -71,8 +72,8 @@ pub(crate) struct Link {
     ages: SweepClock,
     /// The broker's time, and when it was heard.
     server_time: Option<(UnixMs, Duration)>,
-    /// Up to where the inbox is only rebuilt, when it was lost.
-    rebuild_to: Option<(String, i64)>,
+    /// Up to where the inbox is only rebuilt, when it was lost or is an older one.
+    rebuild_to: Option<Extent>,
     nonces: VecDeque<Hex<16>>,
     suspects: Suspects,
 }
@@ -98,7 +99,7 @@ pub(crate) fn link(
     outbox: Arc<Outbox>,
     inbox: Arc<Inbox>,
     clock: Arc<dyn Clock>,
-    rebuild_to: Option<(String, i64)>,
+    rebuild_to: Option<Extent>,
 ) -> (Link, LinkHandle, tokio::task::JoinHandle<()>, watch::Sender<LinkStatus>) {
     let status = LinkStatus::new(LinkState::Connecting, clock.wall());
     let (status, watch) = watch::channel(status);

@@ -7,6 +7,7 @@
 pub mod aside;
 pub mod claim;
 pub mod event;
+pub mod extent;
 pub mod inbox;
 pub mod link;
 pub mod outbox;
@@ -58,7 +59,7 @@ mod tests {
             let plans = sql::plans(&outbox, statements);
             assert!(!plans.contains("SCAN"), "{plans}");
         }
-        for statements in [inbox::ALL, reader::ALL, aside::ALL, event::ALL] {
+        for statements in [inbox::ALL, extent::ALL, reader::ALL, aside::ALL, event::ALL] {
             sql::prepares(&inbox, statements);
             let plans = sql::plans(&inbox, statements);
             // SQLite's own list of last numbers has a row for each table.

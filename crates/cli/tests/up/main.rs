@@ -5,6 +5,7 @@
 mod ends;
 mod log;
 mod registrar;
+mod stores;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

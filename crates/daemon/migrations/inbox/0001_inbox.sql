@@ -63,6 +63,15 @@ CREATE TRIGGER inbox_removed AFTER DELETE ON inbox BEGIN
     DELETE FROM inbox_read WHERE inbox_id = old.id;
 END;
 
+-- One row, once something came: of that life of the broker's history, everything up to here is in
+-- this file or was. It is written with the messages themselves, so that a file that is put back as
+-- it was says what it lacks.
+CREATE TABLE inbox_extent (
+    one         INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    store_epoch TEXT    NOT NULL,
+    seq         INTEGER NOT NULL
+) STRICT;
+
 -- What happened, in order, for streams that resume. A message is named, not copied.
 CREATE TABLE event (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,

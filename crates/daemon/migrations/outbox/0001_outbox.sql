@@ -97,7 +97,8 @@ CREATE TABLE link (
     epoch_floor  TEXT    NOT NULL DEFAULT '',
     -- Done rows up to here were offered again after the epoch changed.
     offered_to   TEXT    NOT NULL DEFAULT '',
-    -- Everything up to here is in the inbox, of that epoch's history.
+    -- Everything up to here was in the inbox, of that epoch's history: what an inbox lacks of it is
+    -- no news. How far an inbox goes it says itself.
     history_epoch TEXT,
     history_seq  INTEGER NOT NULL DEFAULT 0
 ) STRICT;

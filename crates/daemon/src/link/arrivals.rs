@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use crate::inbox::Inbox;
 use crate::limits::RECEIVE_BATCH_MAX;
 use crate::store::aside::{AsideSource, NewAside};
+use crate::store::extent::Extent;
 use crate::store::inbox::{Arrived, Way};
 
 /// Messages on their way into the inbox.
@@ -26,21 +27,44 @@ pub(super) enum Arrival {
     Aside(Vec<Unread>),
 }
 
-/// What is on disk now.
+/// What is on disk now, and how far history is in the inbox by that.
 pub(super) enum Stored {
-    /// Pushes up to here, and those that could be read up to there.
-    Pushed { acked: i64, read: Option<i64> },
+    /// Pushes up to here.
+    Pushed { acked: i64, extent: Option<Extent> },
     /// A page of history.
-    History { last_seq: Option<i64>, next_after_seq: Option<i64> },
+    History { next_after_seq: Option<i64>, extent: Extent },
+}
+
+/// How far history is in the inbox, while one connection lives. What is pushed comes in order, but
+/// from where the broker has it: before history was caught up with, something before it may be
+/// missing.
+struct Known {
+    store_epoch: String,
+    caught_up: bool,
+    /// The last that was pushed and read.
+    pushed_to: i64,
+}
+
+impl Known {
+    fn extent(&self, seq: i64) -> Extent {
+        Extent { store_epoch: self.store_epoch.clone(), seq }
+    }
+
+    /// A page is stored: how far it reaches.
+    fn page(&self, last_seq: Option<i64>, next_after_seq: Option<i64>) -> Extent {
+        self.extent(next_after_seq.unwrap_or_else(|| last_seq.unwrap_or(0).max(self.pushed_to)))
+    }
 }
 
 /// Stores what comes, until nobody sends any more or something cannot be stored: an acknowledgement
 /// of what comes after it would lose it, so the connection ends and everything comes again.
 pub(super) async fn run(
     inbox: Arc<Inbox>,
+    store_epoch: String,
     mut arrivals: mpsc::Receiver<Arrival>,
     stored: mpsc::Sender<Stored>,
 ) {
+    let mut known = Known { store_epoch, caught_up: false, pushed_to: 0 };
     let mut batch = Vec::new();
     while arrivals.recv_many(&mut batch, RECEIVE_BATCH_MAX).await > 0 {
         // Whoever is ready to add to it runs first: larger batches under load, no wait without.
@@ -65,10 +89,13 @@ pub(super) async fn run(
                 Arrival::History { deliveries, unread, way, next_after_seq } => {
                     let last_seq = deliveries.last().map(|delivery| delivery.seq);
                     let page: Vec<Arrived> = deliveries.into_iter().map(arrived).collect();
-                    if !set_aside(&inbox, unread).await || !store(&inbox, page, way).await {
+                    let extent = known.page(last_seq, next_after_seq);
+                    let to = Some(extent.clone());
+                    if !set_aside(&inbox, unread).await || !store(&inbox, page, way, to).await {
                         return;
                     }
-                    told.push(Stored::History { last_seq, next_after_seq });
+                    known.caught_up |= next_after_seq.is_none();
+                    told.push(Stored::History { next_after_seq, extent });
                 }
                 Arrival::Aside(unread) => {
                     if !set_aside(&inbox, unread).await {
@@ -79,10 +106,12 @@ pub(super) async fn run(
         }
         let read = pushed.iter().map(|message| message.seq).max();
         if let Some(acked) = read.max(unread_to) {
-            if !store(&inbox, pushed, Way::Live).await {
+            let extent = read.filter(|_| known.caught_up).map(|seq| known.extent(seq));
+            if !store(&inbox, pushed, Way::Live, extent.clone()).await {
                 return;
             }
-            told.push(Stored::Pushed { acked, read });
+            known.pushed_to = known.pushed_to.max(read.unwrap_or(0));
+            told.push(Stored::Pushed { acked, extent });
         }
         for told in told {
             if stored.send(told).await.is_err() {
@@ -104,8 +133,8 @@ async fn set_aside(inbox: &Inbox, unread: Vec<Unread>) -> bool {
     true
 }
 
-async fn store(inbox: &Inbox, messages: Vec<Arrived>, way: Way) -> bool {
-    match inbox.receive(messages, way).await {
+async fn store(inbox: &Inbox, messages: Vec<Arrived>, way: Way, extent: Option<Extent>) -> bool {
+    match inbox.receive_to(messages, way, extent).await {
         Ok(_) => true,
         Err(error) => {
             tracing::error!(error = error.chain(), "messages could not be stored; they come again");

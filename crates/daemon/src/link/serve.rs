@@ -35,6 +35,7 @@ use crate::limits::{
 use crate::marks::{Change, Settled};
 use crate::store::claim::{self, Unknown};
 use crate::store::event::EventKind;
+use crate::store::extent::Extent;
 use crate::store::inbox::Way;
 use crate::store::link::{self, LinkRow};
 
@@ -62,8 +63,6 @@ struct Serving {
     arrivals: mpsc::Sender<Arrival>,
     /// Where the catch-up with history goes on; nothing when it is finished.
     catching_up: Option<i64>,
-    /// Pushed and stored while history was caught up with.
-    pushed_to: i64,
     /// The last that was pushed and not taken. Acknowledgements are cumulative, so that nothing
     /// behind it is taken before the broker has begun again. That it has can be seen by a number
     /// that is no higher; the first of those that were not taken may be gone by then.
@@ -134,7 +133,12 @@ pub(super) async fn serve(
     let (leaving, left) = mpsc::unbounded_channel();
     serving.left = left;
     let (stored, mut on_disk) = mpsc::channel(INBOUND_MAX);
-    let storing = tokio::spawn(arrivals::run(Arc::clone(&link.inbox), arriving, stored));
+    let storing = tokio::spawn(arrivals::run(
+        Arc::clone(&link.inbox),
+        serving.store_epoch.clone(),
+        arriving,
+        stored,
+    ));
     let (incoming, mut frames) = mpsc::channel(INBOUND_MAX);
     let reading = tokio::spawn(read(stream, incoming, early));
     let (outgoing, writing) = mpsc::channel(OUTBOUND_MAX);
@@ -204,6 +208,10 @@ async fn begin(
         link.complain(&error, "the broker's epoch could not be written down");
         Ended::storage("the outbox cannot be written")
     })?;
+    let extent = link.inbox.extent().await.map_err(|error| {
+        link.complain(&error, "how far the inbox goes could not be read");
+        Ended::storage("the inbox cannot be read")
+    })?;
     let (member_id, store_epoch) = (ack.member_id, ack.store_epoch.clone());
     link.status.send_modify(|status| {
         if let Some(loss) = status.lost_by.take() {
@@ -218,7 +226,6 @@ async fn begin(
     link.roster.begin();
     link.inbox.announce(EventKind::DaemonReconnect, &json!({}));
     tracing::info!(%member_id, session_epoch = ack.session_epoch, "connected to the broker");
-    let same_history = link_row.history_epoch.as_deref() == Some(ack.store_epoch.as_str());
     let now = link.clock.monotonic();
     Ok(Serving {
         store_epoch: ack.store_epoch.clone(),
@@ -231,8 +238,7 @@ async fn begin(
         failing: Failing::default(),
         next_due: None,
         arrivals: mpsc::channel(1).0,
-        catching_up: Some(if same_history { link_row.history_seq } else { 0 }),
-        pushed_to: 0,
+        catching_up: Some(Extent::after(extent.as_ref(), &ack.store_epoch)),
         untaken: None,
         offers: Offers::of(&link_row),
         link_row,
@@ -321,6 +327,15 @@ async fn run(
         if let Err(ended) = step {
             return ended;
         }
+    }
+}
+
+/// Rides along with the next commit: the inbox says itself how far it goes, and this only whether
+/// that was further once.
+fn remember_history(link: &Link, extent: Extent) {
+    let ride = link.outbox.sqlite.ride(move |tx| link::history_in_tx(tx, &extent));
+    if let Err(error) = ride {
+        link.complain(&error, "how far the inbox goes was not written down");
     }
 }
 
@@ -479,34 +494,17 @@ impl Serving {
     /// What is in the inbox now: the broker is told, and history goes on.
     fn stored(&mut self, link: &Link, stored: Stored) {
         match stored {
-            Stored::Pushed { acked, read } => {
+            Stored::Pushed { acked, extent } => {
                 self.outgoing.push_back(FromDaemon::Ack(Ack { seq: acked }));
-                self.pushed_to = self.pushed_to.max(read.unwrap_or(0));
-                if let (None, Some(read)) = (self.catching_up, read) {
-                    self.remember_history(link, read);
+                if let Some(extent) = extent {
+                    remember_history(link, extent);
                 }
             }
-            Stored::History { last_seq, next_after_seq } => match next_after_seq {
-                Some(after) => {
-                    self.remember_history(link, after);
-                    self.catching_up = Some(after);
-                    self.ask_history(link);
-                }
-                None => {
-                    self.catching_up = None;
-                    let seq = last_seq.unwrap_or(0).max(self.pushed_to);
-                    self.remember_history(link, seq);
-                }
-            },
-        }
-    }
-
-    /// Rides along with the next commit: at worst, some messages are asked for twice.
-    fn remember_history(&self, link: &Link, seq: i64) {
-        let epoch = self.store_epoch.clone();
-        let ride = link.outbox.sqlite.ride(move |tx| link::history_in_tx(tx, &epoch, seq));
-        if let Err(error) = ride {
-            link.complain(&error, "how far the inbox goes was not written down");
+            Stored::History { next_after_seq, extent } => {
+                remember_history(link, extent);
+                self.catching_up = next_after_seq;
+                self.ask_history(link);
+            }
         }
     }
 

@@ -1,10 +1,12 @@
 //! The table `link`: whose outbox this is, and what is known of the broker's store (mesh.md §10).
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use semel_core::id::{InstanceId, OutboxId, UuidId};
 use semel_core::max_age::DedupeWindow;
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
+
+use super::extent::Extent;
 
 statements! {
     READ = "
@@ -73,11 +75,6 @@ statements! {
            SET history_epoch = ?1, history_seq = ?2
          WHERE one = 1
            AND (history_epoch IS NOT ?1 OR history_seq < ?2)";
-
-    HISTORY_FORGOTTEN = "
-        UPDATE link
-           SET history_epoch = NULL, history_seq = 0
-         WHERE one = 1";
 }
 
 /// What is known of the broker's store, and of this daemon.
@@ -95,10 +92,8 @@ pub struct LinkRow {
     pub epoch_floor: String,
     /// Done rows up to here were offered again.
     pub offered_to: String,
-    /// Whose history `history_seq` counts.
-    pub history_epoch: Option<String>,
-    /// Everything up to here is in the inbox.
-    pub history_seq: i64,
+    /// Everything up to here was in the inbox.
+    pub history: Option<Extent>,
     /// Rows of lives before this one were accepted by another daemon.
     pub adopted_life: i64,
     /// For how long the broker remembers ids, as it said last.
@@ -166,8 +161,7 @@ pub fn read(connection: &Connection) -> Result<Option<LinkRow>, StoreError> {
             store_epoch: row.get(3)?,
             epoch_floor: row.get(4)?,
             offered_to: row.get(5)?,
-            history_epoch: row.get(6)?,
-            history_seq: row.get(7)?,
+            history: history(row)?,
             adopted_life: row.get(8)?,
             window: row.get::<_, Option<u32>>(9)?.map(|days| match days {
                 0 => DedupeWindow::Permanent,
@@ -176,6 +170,11 @@ pub fn read(connection: &Connection) -> Result<Option<LinkRow>, StoreError> {
         })
     });
     Ok(row.optional()?)
+}
+
+fn history(row: &Row<'_>) -> rusqlite::Result<Option<Extent>> {
+    let (store_epoch, seq): (Option<String>, i64) = (row.get(6)?, row.get(7)?);
+    Ok(store_epoch.map(|store_epoch| Extent { store_epoch, seq }))
 }
 
 /// The row, which a start has made.
@@ -214,14 +213,8 @@ pub fn offered_to_in_tx(tx: &Connection, id: &str) -> Result<(), StoreError> {
 }
 
 /// Everything up to here is in the inbox.
-pub fn history_in_tx(tx: &Connection, store_epoch: &str, seq: i64) -> Result<(), StoreError> {
-    tx.prepare_cached(HISTORY)?.execute(params![store_epoch, seq])?;
-    Ok(())
-}
-
-/// The inbox is empty again: everything has to come from history.
-pub fn history_forgotten_in_tx(tx: &Connection) -> Result<(), StoreError> {
-    tx.prepare_cached(HISTORY_FORGOTTEN)?.execute([])?;
+pub fn history_in_tx(tx: &Connection, extent: &Extent) -> Result<(), StoreError> {
+    tx.prepare_cached(HISTORY)?.execute(params![extent.store_epoch, extent.seq])?;
     Ok(())
 }
 

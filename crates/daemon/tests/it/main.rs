@@ -14,6 +14,7 @@ mod damage;
 mod delivery;
 mod fresh;
 mod named;
+mod older;
 mod poison;
 mod recover;
 mod room;

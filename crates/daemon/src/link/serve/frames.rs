@@ -18,6 +18,7 @@ use super::fill::Look;
 use super::{Serving, Way, gone};
 use crate::limits::{ATTEMPTS_TOGETHER, FRAMES_TOGETHER};
 use crate::marks::Change;
+use crate::store::extent::Extent;
 use crate::store::outbox;
 
 impl Serving {
@@ -158,11 +159,7 @@ impl Serving {
             return Ok(());
         }
         // What was in the inbox before it was lost is no news.
-        let known_to = link
-            .rebuild_to
-            .as_ref()
-            .filter(|(epoch, _)| *epoch == self.store_epoch)
-            .map_or(0, |(_, seq)| *seq);
+        let known_to = Extent::after(link.rebuild_to.as_ref(), &self.store_epoch);
         let rebuilt = history.deliveries.last().is_some_and(|last| last.seq <= known_to);
         self.arrive(Arrival::History {
             deliveries: history.deliveries,
