@@ -52,6 +52,8 @@ enum Command {
     Backup(backup::BackupArguments),
     /// Put a backup where the store is, as another life of it
     Restore(backup::RestoreArguments),
+    /// Begin without an SQLite store that is lost; what is there is left alone
+    StartFresh(backup::FreshArguments),
     /// Give a PostgreSQL database that was restored by its own tools a new epoch
     NewEpoch(target::Target),
 }
@@ -73,6 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Command::Invite(arguments) => invite::run(arguments).await,
             Command::Backup(arguments) => backup::backup(arguments).await,
             Command::Restore(arguments) => backup::restore(arguments).await,
+            Command::StartFresh(arguments) => backup::start_fresh(arguments),
             Command::NewEpoch(target) => backup::new_epoch(target).await,
         }
     })

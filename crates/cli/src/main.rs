@@ -19,6 +19,7 @@ mod mesh;
 mod progress;
 mod registrar;
 mod secret;
+mod stores;
 mod system;
 mod up;
 

@@ -10,12 +10,13 @@ use std::time::Duration;
 use semel_api::part::Part;
 use semel_broker::connection::Broker;
 use semel_broker::server;
-use semel_broker::store::{NewMember, Role};
+use semel_broker::store::{NewMember, Role, Store};
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::id::{MemberId, MeshId};
 use semel_daemon::engine::Access;
 use semel_daemon::home::{Home, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Membership, Sources};
+use semel_daemon::recover::Database;
 use semel_jobs::http::part;
 use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
 use semel_registrar::local;
@@ -34,6 +35,7 @@ use crate::daemon::home::{HomeArgument, home_words};
 use crate::daemon::running::{RunningDaemon, Start};
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::jobs::{self, RunningJobs};
+use crate::stores::Kept;
 use crate::system::{host_name, loopback, mint, plant, secret, stop_after, stopped};
 use crate::{announce, log};
 
@@ -92,13 +94,15 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let home = Home::at(&root, &slug);
     // Whoever has the folder runs here already.
     let locked = home.clone().lock().map_err(|error| refused(chain(&error)))?;
+    for database in Database::ALL {
+        Kept::daemon(&home, *database).refuse_lost()?;
+    }
     let listener = listen(arguments.broker_listen, loopback(7117)).await?;
     let address = listener.local_addr().map_err(|error| refused(error.to_string()))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let limiter = limiter_at(&arguments.limiter, &clock)?;
     let folder = make_broker_folder(&root)?;
-    let embedded = || format!("sqlite:{}", folder.join("broker.db").display());
-    let store = Target::at(arguments.store.clone().unwrap_or_else(embedded)).open().await?;
+    let store = open_store(&root, arguments).await?;
     let admin_token = Some(token::load(&folder.join("admin_token"))?);
     let authority = Some(folder.join("authority"));
     let registrar = registrar::start(authority, &store, &clock).await?;
@@ -222,6 +226,21 @@ fn make_broker_folder(root: &Path) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
+/// The broker's store. What is lost of any store of this home is told before one of them is opened.
+async fn open_store(root: &Path, arguments: &Arguments) -> Result<Store, Failure> {
+    if let Some(store) = &arguments.store {
+        return Target::at(store.clone()).open().await;
+    }
+    let kept = Kept::broker(root);
+    kept.refuse_lost()?;
+    if !arguments.no_jobs {
+        Kept::jobs(root).refuse_lost()?;
+    }
+    let store = Target::at(format!("sqlite:{}", kept.path.display())).open().await?;
+    kept.note()?;
+    Ok(store)
+}
+
 /// The mesh with this host as its owner, and what the daemon knows of it.
 async fn join(
     broker: &Broker,
@@ -236,7 +255,9 @@ async fn join(
     let sources = Sources { mint: &mint, random: &secret, now };
     let identity = Identity::open(home, sources).map_err(|error| refused(chain(&error)))?;
     let store = &broker.store;
-    let membership = match known {
+    // A store that was begun anew has nobody in it.
+    let is_there = store.mesh_find(MESH).await.map_err(|error| failed(&error))?.is_some();
+    let membership = match known.filter(|_| is_there) {
         Some(membership) => membership,
         None => {
             let pubkey = identity.keys.pair.public().to_hex().to_string();

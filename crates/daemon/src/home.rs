@@ -6,6 +6,7 @@
 mod durable;
 mod files;
 mod slug;
+mod stores;
 
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use durable::{Disk, MachineDisk};
 
 pub use files::HomeFile;
 pub use slug::{MeshSlug, SlugInvalid};
+pub use stores::{MadeStores, Presence, StoresError};
 
 /// The folder of all daemons below a home.
 const DAEMONS: &str = "daemon";

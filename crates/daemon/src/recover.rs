@@ -10,7 +10,7 @@ use semel_core::status;
 use semel_store::sqlite::{LastStop, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError};
 
-use crate::home::{HomeFile, LockedHome};
+use crate::home::{HomeFile, LockedHome, MadeStores, Presence, StoresError};
 use crate::store::{
     INBOX_APPLICATION_ID, INBOX_MIGRATIONS, OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS, link,
 };
@@ -34,6 +34,8 @@ status! {
         Sound = "sound",
         /// It is broken.
         Damaged = "damaged",
+        /// There was one, and there is no file any more, or an empty one.
+        Lost = "lost",
         /// It is not ours to judge: of a newer version, of another program, or not readable.
         Unusable = "unusable",
     }
@@ -70,8 +72,16 @@ impl Database {
 /// Reads the whole file. The lock says that no daemon has it open.
 pub async fn examine(home: &LockedHome, database: Database, now: UnixMs) -> Finding {
     let path = home.home().path(database.file());
-    if is_new(&path) {
-        return Finding { health: Health::Absent, wrong: Vec::new() };
+    match made(home).look(&path) {
+        Ok(Presence::There) => {}
+        Ok(Presence::New) => return Finding { health: Health::Absent, wrong: Vec::new() },
+        Ok(Presence::Lost) => {
+            let wrong = "there is no file, or an empty one, though this home has made it";
+            return Finding { health: Health::Lost, wrong: vec![wrong.to_owned()] };
+        }
+        Err(error) => {
+            return Finding { health: Health::Unusable, wrong: vec![words(&error)] };
+        }
     }
     let sqlite = match Sqlite::open(&database.options(&path, now)) {
         Ok(sqlite) => sqlite,
@@ -93,18 +103,43 @@ pub async fn examine(home: &LockedHome, database: Database, now: UnixMs) -> Find
     Finding { health, wrong }
 }
 
-/// Sets a database aside and says where it is now; the daemon begins a new one.
+/// Makes a database that this home never had, and closes it in order: it is noted as made before
+/// anything is taken into it.
+pub async fn make(home: &LockedHome, database: Database, now: UnixMs) -> Result<(), OpenError> {
+    let sqlite = Sqlite::open(&database.options(&home.home().path(database.file()), now))?;
+    sqlite.close().await;
+    Ok(())
+}
+
+/// Why no new database can be begun.
+#[derive(Debug, thiserror::Error)]
+pub enum FreshError {
+    /// The old one could not be set aside.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// That it is not there could not be noted.
+    #[error(transparent)]
+    Stores(#[from] StoresError),
+}
+
+/// Sets a database aside and says where it is now; of one that was lost nothing is left. The daemon
+/// begins a new one.
 pub fn start_fresh(
     home: &LockedHome,
     database: Database,
     now: UnixMs,
-) -> Result<PathBuf, OpenError> {
-    set_aside(&home.home().path(database.file()), now.0)
+) -> Result<Option<PathBuf>, FreshError> {
+    let path = home.home().path(database.file());
+    let presence = made(home).look(&path)?;
+    made(home).forget(&path)?;
+    match presence {
+        Presence::There => Ok(Some(set_aside(&path, now.0)?)),
+        Presence::New | Presence::Lost => Ok(None),
+    }
 }
 
-/// Whether there is no database yet: no file, or an empty one that was prepared for it.
-pub(crate) fn is_new(path: &Path) -> bool {
-    std::fs::metadata(path).map_or(true, |file| file.len() == 0)
+fn made(home: &LockedHome) -> MadeStores {
+    MadeStores::of_home(home.home().root())
 }
 
 /// Whether the file itself is broken, and not just another one.
@@ -148,9 +183,9 @@ pub(crate) fn set_aside(path: &Path, now_ms: i64) -> Result<PathBuf, OpenError> 
     Ok(aside)
 }
 
-fn words(error: &OpenError) -> String {
+fn words(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
+    let mut source = error.source();
     while let Some(error) = source {
         text.push_str(&format!(": {error}"));
         source = error.source();

@@ -1,15 +1,15 @@
-//! `semel broker backup | restore | new-epoch`.
+//! `semel broker backup | restore | start-fresh | new-epoch`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use semel_broker::store::{SqliteStore, Store};
-use semel_store::sqlite::{Existing, RestoreError};
+use semel_store::sqlite::{Alone, Existing, RestoreError};
 
 use super::registrar;
 use super::target::{self, end, failed, mint, now};
 use crate::exit::{Exit, Failure, chain};
-use crate::{print, progress};
+use crate::{print, progress, stores};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -80,6 +80,31 @@ pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure>
     drop(shown);
     registrar::hold_all(&arguments.target.open().await?).await?;
     print(&format!("restored as epoch {epoch}\n"))
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  semel broker start-fresh --confirm --store sqlite:broker.db")]
+pub(crate) struct FreshArguments {
+    /// Really do that
+    #[arg(long)]
+    confirm: bool,
+    #[command(flatten)]
+    target: target::Target,
+}
+
+pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
+    let Some(path) = arguments.target.sqlite_path() else {
+        let text = "error: --store is sqlite:PATH: a PostgreSQL database is never taken for new";
+        return Err(Failure::new(Exit::Usage, text));
+    };
+    let alone = Alone::with(&path).map_err(target::refused)?;
+    if alone.is_none() {
+        return Err(not_restored(&RestoreError::InUse, "the broker"));
+    }
+    let loses = "meshes, members, messages that wait and ids that were taken are forgotten, so \
+                 that a send that is repeated is taken twice";
+    stores::start_fresh(&stores::of_broker(&path), arguments.confirm, loses)?;
+    print("the next start makes a new store\n")
 }
 
 pub(super) async fn new_epoch(target: &target::Target) -> Result<(), Failure> {

@@ -11,6 +11,7 @@ use semel_store::{Fate, OpenError, StoreError};
 
 use crate::exit::{Exit, Failure, chain};
 use crate::progress;
+use crate::stores::Kept;
 pub(super) use crate::system::{end, mint, now, random_bytes};
 
 #[derive(Debug, clap::Args)]
@@ -34,6 +35,9 @@ impl Target {
 
     /// Opens a store that a broker has used before; makes none.
     pub(super) async fn open_used(&self) -> Result<Store, Failure> {
+        if let Some(path) = self.sqlite_path() {
+            Kept::broker_file(&path).refuse_lost()?;
+        }
         let missing = match self.sqlite_path() {
             Some(path) if !path.exists() => Some(format!("there is no store {}", path.display())),
             Some(_) => None,
@@ -50,8 +54,20 @@ impl Target {
         }
     }
 
-    /// Opens the store, and migrates it.
+    /// Opens the store, and migrates it. One that is made is noted before anything is in it.
     pub(crate) async fn open(&self) -> Result<Store, Failure> {
+        let kept = self.sqlite_path().map(|path| Kept::broker_file(&path));
+        if let Some(kept) = &kept {
+            kept.refuse_lost()?;
+        }
+        let store = self.open_or_make().await?;
+        if let Some(kept) = &kept {
+            kept.note()?;
+        }
+        Ok(store)
+    }
+
+    async fn open_or_make(&self) -> Result<Store, Failure> {
         let _shown = progress::show("opening the store");
         let now = SystemClock::new().wall();
         // A store that is new gets a name of its own; one that is not keeps the one it has.

@@ -52,7 +52,7 @@ pub(crate) fn home_words(root: &Path) -> String {
 }
 
 /// One word for a shell, whatever is in it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@".contains(&byte);
     match word.bytes().all(is_plain) {
         true => word.to_owned(),

@@ -17,7 +17,7 @@ use crate::{print, progress};
   semel daemon recover --mesh ops
   semel daemon recover --mesh ops --start-fresh inbox --confirm")]
 pub(super) struct Arguments {
-    /// Set this damaged database aside; the daemon begins a new one
+    /// Set this damaged database aside, or give a lost one up; the daemon begins a new one
     #[arg(long, value_name = "DATABASE", value_parser = ["outbox", "inbox"])]
     start_fresh: Option<String>,
     /// Really do that
@@ -41,19 +41,15 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         let shown = progress::show(format!("examining the {database}"));
         let finding = examine(&home, database, now()).await;
         drop(shown);
-        let aside = match asked == Some(database) {
-            true => Some(set_aside(&home, database, &finding, arguments.confirm)?),
+        let fresh = match asked == Some(database) {
+            true => Some(begin_anew(&home, database, &finding, arguments.confirm)?),
             false => None,
         };
-        files.push((database, finding, aside));
+        files.push(File { database, finding, fresh });
     }
     report(&mesh, &files, arguments.local.form())?;
-    let is_bad = |health: Health| matches!(health, Health::Damaged | Health::Unusable);
-    let left: Vec<&str> = files
-        .iter()
-        .filter(|(_, finding, aside)| is_bad(finding.health) && aside.is_none())
-        .map(|(database, _, _)| database.as_str())
-        .collect();
+    let bad = files.iter().filter(|file| is_bad(file.finding.health) && file.fresh.is_none());
+    let left: Vec<&str> = bad.map(|file| file.database.as_str()).collect();
     match left.first() {
         None => Ok(()),
         Some(first) => {
@@ -70,19 +66,33 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn set_aside(
+/// A database, how it is, and whether a new one is begun.
+struct File {
+    database: Database,
+    finding: Finding,
+    fresh: Option<Fresh>,
+}
+
+/// Where the old one is now, if there was one.
+struct Fresh(Option<PathBuf>);
+
+const fn is_bad(health: Health) -> bool {
+    match health {
+        Health::Damaged | Health::Unusable | Health::Lost => true,
+        Health::Absent | Health::Sound => false,
+    }
+}
+
+fn begin_anew(
     home: &LockedHome,
     database: Database,
     finding: &Finding,
     confirm: bool,
-) -> Result<PathBuf, Failure> {
+) -> Result<Fresh, Failure> {
     let conflict = |text: String| Failure::new(Exit::Conflict, format!("error: {text}"));
-    match finding.health {
-        Health::Absent | Health::Sound => {
-            let health = finding.health;
-            return Err(conflict(format!("the {database} is {health}: nothing was done")));
-        }
-        Health::Damaged | Health::Unusable => {}
+    if !is_bad(finding.health) {
+        let health = finding.health;
+        return Err(conflict(format!("the {database} is {health}: nothing was done")));
     }
     if !confirm {
         let what = match database {
@@ -95,42 +105,44 @@ fn set_aside(
         return Err(conflict(format!("{what}\nto do it all the same: --confirm")));
     }
     start_fresh(home, database, now())
+        .map(Fresh)
         .map_err(|error| Failure::new(Exit::Failed, format!("error: {}", chain(&error))))
 }
 
-fn report(
-    mesh: &str,
-    files: &[(Database, Finding, Option<PathBuf>)],
-    form: Form,
-) -> Result<(), Failure> {
-    let file = |(database, finding, aside): &(Database, Finding, Option<PathBuf>)| {
-        json!({
-            "file": database.file().as_str(),
-            "state": finding.health.as_str(),
-            "wrong": finding.wrong,
-            "set_aside": aside.as_ref().map(|aside| aside.display().to_string()),
-        })
-    };
+fn report(mesh: &str, files: &[File], form: Form) -> Result<(), Failure> {
     match form {
         Form::Json => {
-            let files: Vec<Value> = files.iter().map(file).collect();
+            let files: Vec<Value> = files.iter().map(document).collect();
             print(&format!("{}\n", json!({"mesh": mesh, "files": files})))
         }
-        Form::Text => {
-            let mut text = String::new();
-            for (database, finding, aside) in files {
-                text.push_str(&format!("{}  {}\n", database.file(), finding.health));
-                for wrong in &finding.wrong {
-                    text.push_str(&format!("  {wrong}\n"));
-                }
-                if let Some(aside) = aside {
-                    text.push_str(&format!("  set aside as {}\n", aside.display()));
-                    if *database == Database::Outbox {
-                        text.push_str("  sends that were queued in it are not sent\n");
-                    }
-                }
-            }
-            print(&text)
-        }
+        Form::Text => print(&files.iter().map(lines).collect::<String>()),
     }
+}
+
+fn document(File { database, finding, fresh }: &File) -> Value {
+    let aside = fresh.as_ref().and_then(|fresh| fresh.0.as_ref());
+    json!({
+        "file": database.file().as_str(),
+        "state": finding.health.as_str(),
+        "wrong": finding.wrong,
+        "set_aside": aside.map(|aside| aside.display().to_string()),
+    })
+}
+
+fn lines(File { database, finding, fresh }: &File) -> String {
+    let mut text = format!("{}  {}\n", database.file(), finding.health);
+    for wrong in &finding.wrong {
+        text.push_str(&format!("  {wrong}\n"));
+    }
+    match fresh {
+        None => return text,
+        Some(Fresh(Some(aside))) => {
+            text.push_str(&format!("  set aside as {}\n", aside.display()));
+        }
+        Some(Fresh(None)) => text.push_str("  the next start makes a new one\n"),
+    }
+    if *database == Database::Outbox {
+        text.push_str("  sends that were queued in it are not sent\n");
+    }
+    text
 }

@@ -18,10 +18,11 @@ use semel_daemon::broker_api::BrokerApi;
 use semel_daemon::config::Config;
 use semel_daemon::engine::{Access, Engine, EngineOptions};
 use semel_daemon::environment::IdentityKind;
-use semel_daemon::home::{Home, HomeFile, LockedHome};
+use semel_daemon::home::{Home, HomeFile, LockedHome, Presence};
 use semel_daemon::http::{self, Member};
 use semel_daemon::identity::{Identity, Membership, Sources};
 use semel_daemon::link::{Fatal, LinkOptions};
+use semel_daemon::recover::{self, Database};
 use semel_daemon::token::Tokens;
 use semel_vital::Vital;
 use tokio::net::TcpListener;
@@ -31,6 +32,7 @@ use tokio::task::JoinHandle;
 use super::ephemeral::{self, Ephemeral};
 use super::home::command;
 use crate::exit::{Exit, Failure, chain};
+use crate::stores::Kept;
 use crate::system::{self, end, random, secret};
 
 /// What a daemon is started with.
@@ -81,7 +83,9 @@ impl RunningDaemon {
         let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(random)));
         let sources = Sources { mint: &mint, random: &secret, now: clock.wall() };
         let (member, made) = match wanted {
-            Wanted::Kept(membership) => (kept(&home, sources, membership, start.access)?, None),
+            Wanted::Kept(membership) => {
+                (kept(&home, sources, membership, start.access).await?, None)
+            }
             Wanted::Made(ephemeral) => {
                 let tls = start.tls.clone();
                 let (who, api) = made(&home, sources, ephemeral, tls, &clock).await?;
@@ -252,16 +256,24 @@ fn membership(home: &Home) -> Result<Membership, Failure> {
 }
 
 /// The member that is kept in the home.
-fn kept(
+async fn kept(
     home: &LockedHome,
     sources: Sources<'_>,
     membership: Membership,
     access: Access,
 ) -> Result<Who, Failure> {
+    let now = sources.now;
     let identity = Identity::open(home, sources).map_err(|error| refused(chain(&error)))?;
     if access == Access::Full {
-        for file in [HomeFile::OutboxDb, HomeFile::InboxDb] {
-            home.prepare(file).map_err(|error| refused(chain(&error)))?;
+        for database in Database::ALL {
+            let kept = Kept::daemon(home.home(), *database);
+            let presence = kept.refuse_lost()?;
+            home.prepare(database.file()).map_err(|error| refused(chain(&error)))?;
+            if presence == Presence::New {
+                let made = recover::make(home, *database, now).await;
+                made.map_err(|error| unfit(&error, home.home()))?;
+            }
+            kept.note()?;
         }
     }
     Ok(Who { membership, identity, folder: home.home().folder().to_owned() })

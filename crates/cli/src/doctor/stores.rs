@@ -8,7 +8,8 @@ use std::time::Duration;
 use semel_broker::limiter::{DecidedBy, Fallback, FallbackMode, LimitRequest, Limiter};
 use semel_broker::store as broker;
 use semel_core::clock::{Clock, SystemClock};
-use semel_daemon::home::{Complete, Home, HomeFile};
+use semel_daemon::home::{Complete, Home, HomeFile, Presence};
+use semel_daemon::recover::Database;
 use semel_daemon::store as daemon;
 use semel_jobs::store::sqlite as jobs;
 use semel_registrar::store::sqlite as registrar;
@@ -19,14 +20,14 @@ use semel_store::sqlite::{LastStop, look};
 
 use super::Finding;
 use super::folders::is_locked;
-use crate::daemon::home::{command, home_words};
+use crate::daemon::home::command;
 use crate::exit::chain;
+use crate::stores::Kept;
 use crate::system::{now, random};
-use crate::up::broker_folder;
 
-/// A file, whose it must be, and what to do when it cannot be read.
+/// A store, whose it must be, and who has it open.
 struct Expected {
-    path: PathBuf,
+    kept: Kept,
     application_id: i32,
     migrations: Vec<MigrationSet>,
     /// Who holds this lock has the file open.
@@ -41,34 +42,32 @@ pub(super) fn files(root: &Path) -> Vec<Finding> {
 fn expected(root: &Path) -> Vec<Expected> {
     let (homes, _) = Home::list(root).unwrap_or((Vec::new(), Complete::Yes));
     let local = root.join("daemon/local").join(HomeFile::Lock.as_str());
-    let broker_file = broker_folder(root).join("broker.db");
+    let (broker, engine) = (Kept::broker(root), Kept::jobs(root));
     let mut expected = vec![
         Expected {
-            repair: format!(
-                "semel broker restore --in BACKUP --force --store sqlite:{}",
-                broker_file.display()
-            ),
-            path: broker_file,
+            repair: broker.restore.clone(),
+            kept: broker,
             application_id: broker::SQLITE_APPLICATION_ID,
             migrations: vec![broker::SQLITE_MIGRATIONS, registrar::MIGRATIONS],
             lock: local,
         },
         Expected {
-            path: root.join("jobs/jobs.db"),
+            repair: engine.restore.clone(),
+            kept: engine,
             application_id: jobs::APPLICATION_ID,
             migrations: vec![jobs::MIGRATIONS, registrar::MIGRATIONS],
             lock: root.join("jobs/lock"),
-            repair: format!("semel job restore --in BACKUP --force{}", home_words(root)),
         },
     ];
     for home in homes {
         let repair = command("daemon recover", &home);
-        for (file, application_id, migrations) in [
-            (HomeFile::OutboxDb, daemon::OUTBOX_APPLICATION_ID, daemon::OUTBOX_MIGRATIONS),
-            (HomeFile::InboxDb, daemon::INBOX_APPLICATION_ID, daemon::INBOX_MIGRATIONS),
-        ] {
+        for database in Database::ALL {
+            let (application_id, migrations) = match database {
+                Database::Outbox => (daemon::OUTBOX_APPLICATION_ID, daemon::OUTBOX_MIGRATIONS),
+                Database::Inbox => (daemon::INBOX_APPLICATION_ID, daemon::INBOX_MIGRATIONS),
+            };
             expected.push(Expected {
-                path: home.path(file),
+                kept: Kept::daemon(&home, *database),
                 application_id,
                 migrations: vec![migrations],
                 lock: home.path(HomeFile::Lock),
@@ -79,12 +78,21 @@ fn expected(root: &Path) -> Vec<Expected> {
     expected
 }
 
-/// An empty file was prepared for a database that was never made.
+/// Nothing is said of what was never made.
 fn file(expected: &Expected) -> Option<Finding> {
-    let path = &expected.path;
+    let path = &expected.kept.path;
     let name = path.display();
-    if std::fs::metadata(path).map_or(true, |file| file.len() == 0) {
-        return None;
+    match expected.kept.look() {
+        Ok(Presence::There) => {}
+        Ok(Presence::New) => return None,
+        Ok(Presence::Lost) => {
+            let (said, ways) = expected.kept.lost();
+            return Some(Finding::problem("store", said, ways.replace('\n', "; ")));
+        }
+        Err(error) => {
+            let to_do = "see docs/operating.md, a store that is lost";
+            return Some(Finding::problem("store", chain(&error), to_do));
+        }
     }
     Some(match look(path, expected.application_id, &expected.migrations) {
         Err(error) => Finding::problem("store", chain(&error), to_do(&error, expected)),
@@ -104,7 +112,7 @@ fn to_do(error: &OpenError, expected: &Expected) -> String {
     match error {
         OpenError::Newer { .. } => "run the newer semel that has made it".to_owned(),
         OpenError::NotOurs { .. } => {
-            format!("move {} away; it is another program's", expected.path.display())
+            format!("move {} away; it is another program's", expected.kept.path.display())
         }
         OpenError::MigrationChanged { .. } => {
             "run the semel that has made it, or put back a good copy".to_owned()

@@ -1,5 +1,5 @@
-//! `semel job backup | restore | check`: the engine's file in a home. PostgreSQL has tools of its
-//! own, and `semel job restored` for what follows them.
+//! `semel job backup | restore | start-fresh | check`: the engine's file in a home. PostgreSQL has
+//! tools of its own, and `semel job restored` for what follows them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,10 +8,12 @@ use semel_jobs::restore::{self, Restored};
 use semel_store::sqlite::{Existing, Sqlite};
 use serde_json::json;
 
+use super::engine::lock;
 use crate::broker::backup::not_restored;
 use crate::broker::target::failed;
 use crate::daemon::home::{HomeArgument, home_words};
 use crate::exit::{Exit, Failure, Form, chain};
+use crate::stores::{self, Kept};
 use crate::system::{end, now};
 use crate::{print, progress};
 
@@ -39,6 +41,17 @@ pub(super) struct RestoreArguments {
     /// Replace the file that is there; it is kept beside it as `.replaced`
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    home: HomeArgument,
+}
+
+/// Begin without an engine's file that is lost; what is there is left alone
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  semel job start-fresh --confirm")]
+pub(super) struct FreshArguments {
+    /// Really do that
+    #[arg(long)]
+    confirm: bool,
     #[command(flatten)]
     home: HomeArgument,
 }
@@ -93,6 +106,16 @@ pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure>
     drop(shown);
     let done = done.map_err(|error| not_restored(&error, "the job engine"))?;
     say_restored("restored; ", done, &root)
+}
+
+pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
+    let root = arguments.home.find()?;
+    let folder = root.join("jobs");
+    let _alone = folder.is_dir().then(|| lock(&folder)).transpose()?;
+    let loses = "jobs, what they have done and approvals are forgotten, so that a job that is \
+                 submitted again is done again";
+    stores::start_fresh(&[Kept::jobs(&root)], arguments.confirm, loses)?;
+    print("the next start makes a new file\n")
 }
 
 /// What became of a store that was restored, and what to do now.

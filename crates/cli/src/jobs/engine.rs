@@ -34,6 +34,7 @@ use crate::broker::token;
 use crate::exit::{Exit, Failure, chain};
 use crate::gear::ports::ports;
 use crate::gear::shim;
+use crate::stores::Kept;
 use crate::system::{end, now, random};
 
 /// What an engine is started with.
@@ -84,7 +85,7 @@ impl RunningJobs {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (store, registrar_store) = match start.store {
             Some(address) => shared(address, &*clock).await?,
-            None => embedded(&folder.join("jobs.db"), &*clock)?,
+            None => embedded(start.root, &*clock)?,
         };
         if let Store::Sqlite(store) = &store {
             // The lock says that nobody else works here, so that no lease has to be waited for.
@@ -176,7 +177,7 @@ fn half(bits: u128) -> [u8; 8] {
     half
 }
 
-fn lock(folder: &Path) -> Result<File, Failure> {
+pub(super) fn lock(folder: &Path) -> Result<File, Failure> {
     let path = folder.join("lock");
     let failed =
         |error: &dyn std::fmt::Display| refused(format_args!("{}: {error}", path.display()));
@@ -253,9 +254,13 @@ async fn refresh(engine: Arc<Engine>, loader: Arc<Loader>) {
     }
 }
 
-fn embedded(path: &Path, clock: &dyn Clock) -> Result<(Store, registrar::Store), Failure> {
-    let options = restore::options(path, clock.wall(), Arc::new(end));
+/// The home's own file, which is noted as made before anything is in it.
+fn embedded(root: &Path, clock: &dyn Clock) -> Result<(Store, registrar::Store), Failure> {
+    let kept = Kept::jobs(root);
+    kept.refuse_lost()?;
+    let options = restore::options(&kept.path, clock.wall(), Arc::new(end));
     let file = Sqlite::open(&options).map_err(|error| refused(chain(&error)))?;
+    kept.note()?;
     let file = Arc::new(file);
     let registrar = registrar::Store::Sqlite(registrar::SqliteStore::new(Arc::clone(&file)));
     Ok((Store::Sqlite(SqliteStore::new(file)), registrar))

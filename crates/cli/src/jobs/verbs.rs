@@ -101,6 +101,7 @@ enum Command {
     },
     Backup(backup::BackupArguments),
     Restore(backup::RestoreArguments),
+    StartFresh(backup::FreshArguments),
     Restored(restored::Arguments),
     Check(backup::CheckArguments),
 }
@@ -166,6 +167,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Serve(arguments) => serve::run(arguments).await,
         Command::Backup(arguments) => backup::backup(arguments).await,
         Command::Restore(arguments) => backup::restore(arguments).await,
+        Command::StartFresh(arguments) => backup::start_fresh(arguments),
         Command::Restored(arguments) => restored::run(arguments).await,
         Command::Check(arguments) => backup::check(arguments).await,
         Command::Submit(submit) => submit_job(submit).await,
