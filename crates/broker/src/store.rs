@@ -181,6 +181,14 @@ impl Store {
         matches!(self, Self::Sqlite(_))
     }
 
+    /// Closes a file in order, for all who use it; a server has nothing to close.
+    pub async fn close(&self) {
+        match self {
+            Self::Sqlite(store) => store.close().await,
+            Self::Postgres(_) => {}
+        }
+    }
+
     /// Which life of the store this is: a restore from backup changes it.
     pub async fn store_epoch(&self) -> Result<String, StoreError> {
         match self {

@@ -8,6 +8,7 @@ use semel_core::clock::{Clock, SystemClock, UnixMs};
 use semel_core::mint::IdMint;
 use semel_store::StoreError;
 use semel_vital::Vital;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use zeroize::Zeroizing;
 
@@ -109,6 +110,21 @@ pub(crate) async fn stop_after(
         Err(_) => tracing::error!("it did not stop in time"),
     }
     Err(failure)
+}
+
+/// How long the files of a process are closed, before it ends without.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
+
+/// Closes a file in order, where a command ends: in `Drop`, because commands end in many places.
+/// What takes too long is left as it is; the next start finds its log and goes on from there.
+pub(crate) fn close(closing: impl Future<Output = ()>) {
+    let Ok(runtime) = Handle::try_current() else { return };
+    let closed = tokio::task::block_in_place(|| {
+        runtime.block_on(async { tokio::time::timeout(CLOSE_MAX, closing).await })
+    });
+    if closed.is_err() {
+        tracing::error!("a file was not closed in time: its log stays beside it");
+    }
 }
 
 /// One more part of this owner, which panics once SIGUSR2 comes: tests ask for it, to see from

@@ -29,7 +29,7 @@ use tokio::task::{JoinError, JoinHandle};
 
 use crate::broker::registrar;
 use crate::broker::serve::{assemble, broken, limiter_at};
-use crate::broker::target::{Target, failed};
+use crate::broker::target::{Opened, Target, failed};
 use crate::broker::token;
 use crate::daemon::home::{HomeArgument, home_words};
 use crate::daemon::running::{RunningDaemon, Start};
@@ -110,7 +110,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     plant(&vital, "up");
     registrar::sweep_nightly(&vital, &registrar, retention);
     let routes = registrar::router(Arc::clone(&registrar), admin_token.clone());
-    let broker = assemble(&vital, store, limiter, Arc::clone(&clock), admin_token).await?;
+    let broker =
+        assemble(&vital, Store::clone(&store), limiter, Arc::clone(&clock), admin_token).await?;
     let url = format!("ws://{address}/v1/mesh");
     join(&broker, &locked, &url, arguments.name.clone().unwrap_or_else(host_name), &*clock).await?;
     let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
@@ -146,7 +147,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stopping = async {
         // Jobs first: they send through the daemon. Then the daemon: what it handed over is
         // answered.
-        if let Some(jobs) = jobs {
+        if let Some(jobs) = &mut jobs {
             jobs.stop().await;
         }
         let stopped = daemon.stop().await;
@@ -227,16 +228,16 @@ fn make_broker_folder(root: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The broker's store. What is lost of any store of this home is told before one of them is opened.
-async fn open_store(root: &Path, arguments: &Arguments) -> Result<Store, Failure> {
+async fn open_store(root: &Path, arguments: &Arguments) -> Result<Opened, Failure> {
     if let Some(store) = &arguments.store {
-        return Target::at(store.clone()).open().await;
+        return Target::at(store.clone()).open_to_serve().await;
     }
     let kept = Kept::broker(root);
     kept.refuse_lost()?;
     if !arguments.no_jobs {
         Kept::jobs(root).refuse_lost()?;
     }
-    let store = Target::at(format!("sqlite:{}", kept.path.display())).open().await?;
+    let store = Target::at(format!("sqlite:{}", kept.path.display())).open_to_serve().await?;
     kept.note()?;
     Ok(store)
 }

@@ -17,7 +17,6 @@ use tokio::task::JoinHandle;
 use crate::broker_api::BrokerApi;
 use crate::directory::Directory;
 use crate::inbox::{Inbox, Keeping, Opened};
-use crate::limits::{LET_GO_LOOKS, LET_GO_PAUSE};
 use crate::link::{self, LinkHandle, LinkOptions};
 use crate::outbox::{Outbox, Room};
 use crate::store::extent::Extent;
@@ -345,30 +344,13 @@ impl Engine {
         }
     }
 
-    /// Stops, and closes the files in order.
-    pub async fn stop(self) {
+    /// Stops, and closes the files in order, whoever still holds them: a file that was left as it
+    /// is would pass for that of a crash.
+    pub async fn stop(&self) {
         self.halt().await;
-        drop((self.link, self.directory));
-        if let Some(outbox) = alone(self.outbox).await {
-            outbox.close().await;
-        }
-        if let Some(inbox) = alone(self.inbox).await {
-            inbox.close().await;
-        }
+        self.outbox.close().await;
+        self.inbox.close().await;
     }
-}
-
-/// What nobody else holds any more: a call or a connection that has just ended lets go of it in a
-/// moment. Without it the file is left as it is, which the next start takes for a crash.
-async fn alone<T>(mut shared: Arc<T>) -> Option<T> {
-    for _ in 0..LET_GO_LOOKS {
-        match Arc::try_unwrap(shared) {
-            Ok(alone) => return Some(alone),
-            Err(still) => shared = still,
-        }
-        tokio::time::sleep(LET_GO_PAUSE).await;
-    }
-    Arc::try_unwrap(shared).ok()
 }
 
 fn broker_api(link: &LinkOptions, clock: &Arc<dyn Clock>) -> BrokerApi {

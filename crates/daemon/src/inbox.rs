@@ -102,7 +102,8 @@ impl Inbox {
             vec![INBOX_MIGRATIONS],
             now,
             on_uncertain,
-        );
+        )
+        .to_serve();
         let (sqlite, set_aside) = match Sqlite::open(&options) {
             Ok(sqlite) => (sqlite, None),
             Err(error) if is_damage(&error) => {
@@ -423,7 +424,7 @@ impl Inbox {
     }
 
     /// Commits what was handed in and closes the file in order.
-    pub async fn close(self) {
+    pub async fn close(&self) {
         self.sqlite.close().await;
     }
 

@@ -231,8 +231,3 @@ pub const SEARCH_BYTES_MAX: usize = 1024;
 
 /// Rows that a chain of requeues is followed for.
 pub const CHAIN_MAX: usize = 32;
-
-/// How often, and how far apart, a daemon that stops looks whether others have let go of its files.
-pub const LET_GO_LOOKS: u32 = 200;
-/// See [`LET_GO_LOOKS`].
-pub const LET_GO_PAUSE: Duration = Duration::from_millis(10);

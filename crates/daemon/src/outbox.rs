@@ -169,7 +169,8 @@ impl Outbox {
             vec![OUTBOX_MIGRATIONS],
             now,
             on_uncertain,
-        );
+        )
+        .to_serve();
         let sqlite = Sqlite::open(&options)?;
         let unclean = sqlite.last_stop() == LastStop::Unclean;
         let prepared = async {
@@ -478,7 +479,7 @@ impl Outbox {
     }
 
     /// Commits what was handed in and closes the file in order.
-    pub async fn close(self) {
+    pub async fn close(&self) {
         if let Err(error) = self.admit_lost_marks().await {
             tracing::error!(error = error.chain(), "that marks of rows were lost is not on disk");
         }

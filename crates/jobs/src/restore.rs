@@ -71,9 +71,7 @@ pub async fn restore(
     let prepare = async |copy: &Path| {
         let file = Arc::new(Sqlite::open(&options(copy, now, on_uncertain))?);
         let ended = end_all(&file, now).await;
-        if let Some(file) = Arc::into_inner(file) {
-            file.close().await;
-        }
+        file.close().await;
         restored = ended?;
         Ok(())
     };

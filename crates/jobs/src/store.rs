@@ -62,6 +62,14 @@ pub enum Store {
 /// branches, and is moved as a whole: those of PostgreSQL are boxed, so that no job on SQLite
 /// carries them about.
 impl Store {
+    /// Closes a file in order, for all who use it; a server has nothing to close.
+    pub async fn close(&self) {
+        match self {
+            Self::Sqlite(store) => store.close().await,
+            Self::Postgres(_) => {}
+        }
+    }
+
     /// Takes a job in, or finds the one that is there.
     pub async fn submit(&self, job: NewJob) -> Result<Submitted, StoreError> {
         match self {

@@ -57,6 +57,9 @@ pub const STATEMENT_CACHE: usize = 128;
 /// How long SQLite waits for a lock that another process holds.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long the last copy of a log into its file waits for readers of other processes.
+pub const CLOSE_WAIT: Duration = Duration::from_secs(1);
+
 /// Connections of one PostgreSQL pool.
 pub const POOL_MAX: usize = 16;
 

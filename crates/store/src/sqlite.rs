@@ -17,7 +17,7 @@ mod restore;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -38,6 +38,15 @@ use writer::{How, Writer};
 /// A process that serves must end here: recovery by key decides (mesh.md §10).
 pub type OnUncertain = Arc<dyn Fn(&StoreError) + Send + Sync>;
 
+/// What a file is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To serve it: its log is copied into it when it is closed.
+    Serve,
+    /// For a command, or a look, maybe beside whoever serves it. Its log is theirs.
+    Visit,
+}
+
 /// How a file is opened.
 #[derive(Clone)]
 pub struct SqliteOptions {
@@ -49,6 +58,8 @@ pub struct SqliteOptions {
     pub migrations: Vec<MigrationSet>,
     /// The time, for the migrations' bookkeeping.
     pub now_ms: i64,
+    /// What it is opened for.
+    pub purpose: Purpose,
     /// What happens after an uncertain commit.
     pub on_uncertain: OnUncertain,
     /// Looks at each new connection before its first use: tests count and crash here.
@@ -66,7 +77,7 @@ pub struct SqliteOptions {
 }
 
 impl SqliteOptions {
-    /// The limits of [`limits`].
+    /// For a visit, with the limits of [`limits`].
     pub fn new(
         path: impl Into<PathBuf>,
         application_id: i32,
@@ -79,6 +90,7 @@ impl SqliteOptions {
             application_id,
             migrations,
             now_ms,
+            purpose: Purpose::Visit,
             on_uncertain,
             instrument: None,
             queue_max: limits::WRITER_QUEUE_MAX,
@@ -87,6 +99,12 @@ impl SqliteOptions {
             ride_wait: limits::RIDE_WAIT,
             readers: limits::READERS,
         }
+    }
+
+    /// The same, to serve the file.
+    #[must_use]
+    pub fn to_serve(self) -> Self {
+        Self { purpose: Purpose::Serve, ..self }
     }
 }
 
@@ -107,7 +125,7 @@ pub struct Sqlite {
     readers: Lane,
     maintenance: Lane,
     /// Nobody replaces the file while it is open.
-    _lock: std::fs::File,
+    lock: Mutex<Option<std::fs::File>>,
 }
 
 /// Looks at a file without changing or migrating it: an error says why it cannot be used, names
@@ -146,7 +164,7 @@ impl Sqlite {
             readers: Lane::start("sqlite-read", readers, lane::Style::Snapshot).map_err(threads)?,
             maintenance: Lane::start("sqlite-upkeep", vec![maintenance], lane::Style::Bare)
                 .map_err(threads)?,
-            _lock: lock,
+            lock: Mutex::new(Some(lock)),
         };
         if is_ours && last_stop == LastStop::Unclean {
             store.check_in_background(Arc::clone(&options.on_uncertain));
@@ -201,7 +219,7 @@ impl Sqlite {
             readers: Lane::start("sqlite-read", readers, lane::Style::Snapshot).map_err(threads)?,
             maintenance: Lane::start("sqlite-upkeep", maintenance, lane::Style::Bare)
                 .map_err(threads)?,
-            _lock: lock,
+            lock: Mutex::new(Some(lock)),
         })
     }
 
@@ -380,11 +398,14 @@ impl Sqlite {
         self.last_stop
     }
 
-    /// Commits what was handed in, refuses more, and closes the file in order.
-    pub async fn close(self) {
-        // Readers first: the connection that closes last removes the log.
+    /// Commits what was handed in, refuses more, and closes the file in order: whatever is in its
+    /// log is in the file then, and the log is gone, unless another process has the file open.
+    /// Whoever still holds this is answered [`StoreError::Stopped`].
+    pub async fn close(&self) {
+        // The writer last: it copies the log, and the connection that closes last removes it.
         self.readers.close().await;
         self.maintenance.close().await;
         self.writer.close().await;
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }

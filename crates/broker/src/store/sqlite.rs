@@ -84,20 +84,17 @@ impl SqliteStore {
         now: UnixMs,
         on_uncertain: OnUncertain,
     ) -> Result<Self, OpenError> {
-        Self::open_beside(path, store_epoch, now, on_uncertain, &[]).await
+        let migrations = vec![MIGRATIONS];
+        let options = SqliteOptions::new(path, APPLICATION_ID, migrations, now.0, on_uncertain);
+        Self::open_with(&options, store_epoch).await
     }
 
-    /// The same for a file in which others keep their tables, too.
-    pub async fn open_beside(
-        path: &Path,
+    /// The same, with all that can be said of how it is opened: others may keep their tables in it.
+    pub async fn open_with(
+        options: &SqliteOptions,
         store_epoch: String,
-        now: UnixMs,
-        on_uncertain: OnUncertain,
-        others: &[MigrationSet],
     ) -> Result<Self, OpenError> {
-        let migrations = [&[MIGRATIONS], others].concat();
-        let options = SqliteOptions::new(path, APPLICATION_ID, migrations, now.0, on_uncertain);
-        let sqlite = Arc::new(Sqlite::open(&options)?);
+        let sqlite = Arc::new(Sqlite::open(options)?);
         let born = sqlite.write(move |tx| Ok(tx.execute(STORE_BORN, [&store_epoch])?)).await;
         born.map_err(|source| OpenError::Migration {
             component: "broker",
@@ -127,11 +124,9 @@ impl SqliteStore {
         Arc::clone(&self.sqlite)
     }
 
-    /// Commits what was handed in and closes the file in order, unless others still use it.
-    pub async fn close(self) {
-        if let Some(sqlite) = Arc::into_inner(self.sqlite) {
-            sqlite.close().await;
-        }
+    /// Commits what was handed in and closes the file in order, for all who use it.
+    pub async fn close(&self) {
+        self.sqlite.close().await;
     }
 }
 

@@ -56,7 +56,8 @@ pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
         let text = format!("error: {} exists already", arguments.out.display());
         return Err(Failure::new(Exit::Conflict, text));
     }
-    match arguments.target.open().await? {
+    let opened = arguments.target.open().await?;
+    match &*opened {
         Store::Sqlite(store) => {
             let _shown = progress::show("copying");
             let done = store.backup_into(&arguments.out).await;
@@ -78,7 +79,8 @@ pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure>
     let done = SqliteStore::restore(&arguments.from, &to, existing, &epoch, now(), Arc::new(end));
     done.await.map_err(|error| not_restored(&error, "the broker"))?;
     drop(shown);
-    registrar::hold_all(&arguments.target.open().await?).await?;
+    let store = arguments.target.open().await?;
+    registrar::hold_all(&store).await?;
     print(&format!("restored as epoch {epoch}\n"))
 }
 

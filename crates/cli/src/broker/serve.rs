@@ -88,11 +88,11 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let listener = TcpListener::bind(arguments.listen).await.map_err(io)?;
     let address = listener.local_addr().map_err(io)?;
-    let store = arguments.target.open().await?;
+    let store = arguments.target.open_to_serve().await?;
     let vital = Vital::default();
     plant(&vital, "broker");
     let routes = registrar::routes(arguments, &vital, &store, &clock, admin_token.clone()).await?;
-    let broker = assemble(&vital, store, limiter, clock, admin_token).await?;
+    let broker = assemble(&vital, Store::clone(&store), limiter, clock, admin_token).await?;
     let shutdown = stopped().map_err(io)?;
     let scheme = if tls.is_some() { "wss" } else { "ws" };
     let url = format!("{scheme}://{address}/v1/mesh");

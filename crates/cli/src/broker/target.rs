@@ -1,17 +1,22 @@
 //! Which store a command means, and opening it.
 
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use semel_broker::store::{Mesh, PostgresStore, SqliteStore, Store};
+use semel_broker::store::{
+    Mesh, PostgresStore, SQLITE_APPLICATION_ID, SQLITE_MIGRATIONS, SqliteStore, Store,
+};
 use semel_core::clock::{Clock, SystemClock};
 use semel_registrar::store as registrar;
 use semel_store::postgres::PostgresOptions;
+use semel_store::sqlite::{Purpose, SqliteOptions};
 use semel_store::{Fate, OpenError, StoreError};
 
 use crate::exit::{Exit, Failure, chain};
 use crate::progress;
 use crate::stores::Kept;
+use crate::system::close;
 pub(super) use crate::system::{end, mint, now, random_bytes};
 
 #[derive(Debug, clap::Args)]
@@ -19,6 +24,23 @@ pub(crate) struct Target {
     /// `sqlite:PATH` or `postgres://…`
     #[arg(long)]
     store: String,
+}
+
+/// A store that is open for as long as a command needs it, and closed in order after that.
+pub(crate) struct Opened(Store);
+
+impl Deref for Opened {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.0
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        close(self.0.close());
+    }
 }
 
 impl Target {
@@ -34,7 +56,7 @@ impl Target {
     }
 
     /// Opens a store that a broker has used before; makes none.
-    pub(super) async fn open_used(&self) -> Result<Store, Failure> {
+    pub(super) async fn open_used(&self) -> Result<Opened, Failure> {
         if let Some(path) = self.sqlite_path() {
             Kept::broker_file(&path).refuse_lost()?;
         }
@@ -54,30 +76,41 @@ impl Target {
         }
     }
 
-    /// Opens the store, and migrates it. One that is made is noted before anything is in it.
-    pub(crate) async fn open(&self) -> Result<Store, Failure> {
+    /// Opens the store, and migrates it.
+    pub(crate) async fn open(&self) -> Result<Opened, Failure> {
+        self.open_for(Purpose::Visit).await
+    }
+
+    /// The same for whoever serves it.
+    pub(crate) async fn open_to_serve(&self) -> Result<Opened, Failure> {
+        self.open_for(Purpose::Serve).await
+    }
+
+    /// One that is made is noted before anything is in it.
+    async fn open_for(&self, purpose: Purpose) -> Result<Opened, Failure> {
         let kept = self.sqlite_path().map(|path| Kept::broker_file(&path));
         if let Some(kept) = &kept {
             kept.refuse_lost()?;
         }
-        let store = self.open_or_make().await?;
+        let store = self.open_or_make(purpose).await?;
         if let Some(kept) = &kept {
             kept.note()?;
         }
         Ok(store)
     }
 
-    async fn open_or_make(&self) -> Result<Store, Failure> {
+    async fn open_or_make(&self, purpose: Purpose) -> Result<Opened, Failure> {
         let _shown = progress::show("opening the store");
         let now = SystemClock::new().wall();
         // A store that is new gets a name of its own; one that is not keeps the one it has.
         let store_epoch = mint().client_message_id().to_string();
         let opened = match (self.store.strip_prefix("sqlite:"), self.store.split_once("://")) {
             (Some(path), _) if !path.is_empty() => {
-                let path = PathBuf::from(path);
-                let end = Arc::new(end);
-                let beside = [registrar::sqlite::MIGRATIONS];
-                let opened = SqliteStore::open_beside(&path, store_epoch, now, end, &beside).await;
+                let migrations = vec![SQLITE_MIGRATIONS, registrar::sqlite::MIGRATIONS];
+                let id = SQLITE_APPLICATION_ID;
+                let options = SqliteOptions::new(path, id, migrations, now.0, Arc::new(end));
+                let options = SqliteOptions { purpose, ..options };
+                let opened = SqliteStore::open_with(&options, store_epoch).await;
                 opened.map(|store| Store::Sqlite(Arc::new(store)))
             }
             (None, Some(("postgres" | "postgresql", _))) => {
@@ -92,7 +125,7 @@ impl Target {
                 return Err(Failure::new(Exit::Usage, text));
             }
         };
-        opened.map_err(refused)
+        opened.map(Opened).map_err(refused)
     }
 }
 

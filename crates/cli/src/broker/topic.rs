@@ -1,7 +1,7 @@
 //! Topics and work queues.
 
 use clap::Subcommand;
-use semel_broker::store::{Made, Store};
+use semel_broker::store::Made;
 use serde_json::json;
 
 use super::member::member_id;
@@ -84,7 +84,7 @@ pub(super) async fn topic(command: &TopicCommand) -> Result<(), Failure> {
             all(form, async |after| store.topic_list(mesh_id, after, PAGE).await).await
         }
         TopicCommand::Subscribe { mesh, topic, member, target } => {
-            let (store, member_id): (Store, _) = (target.open().await?, member_id(member)?);
+            let (store, member_id) = (target.open().await?, member_id(member)?);
             let mesh = find(&store, mesh).await?;
             let subscribed = store.topic_subscribe(mesh.mesh_id, topic, member_id).await;
             if subscribed.map_err(|error| failed(&error))? {

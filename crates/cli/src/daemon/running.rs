@@ -218,10 +218,7 @@ impl RunningDaemon {
             IdentityKind::Persistent => Ok(()),
             IdentityKind::Ephemeral => ephemeral::end(&self.engine, &self.pubkey).await,
         };
-        match Arc::try_unwrap(self.engine) {
-            Ok(engine) => engine.stop().await,
-            Err(engine) => engine.halt().await,
-        }
+        self.engine.stop().await;
         // A token that is being replaced holds it for a moment, and no call is left.
         let left = Arc::try_unwrap(self.home).map_or(Ok(()), LockedHome::stop);
         if let Err(error) = left {

@@ -94,7 +94,9 @@ pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
     let options = restore::options(&path, now(), Arc::new(end));
     let store = Sqlite::open(&options).map_err(|error| unfit(&error, &root))?;
     let _shown = progress::show("copying");
-    store.backup_into(&arguments.out).await.map_err(|error| failed(&error))
+    let done = store.backup_into(&arguments.out).await.map_err(|error| failed(&error));
+    store.close().await;
+    done
 }
 
 pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure> {
@@ -141,6 +143,7 @@ pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     let store = Sqlite::open_to_read(&options).map_err(|error| unfit(&error, &root))?;
     let shown = progress::show("checking");
     let found = store.integrity_check().await.unwrap_or_else(|error| vec![error.chain()]);
+    store.close().await;
     drop(shown);
     let name = path.display().to_string();
     match Form::of_flag(arguments.json) {

@@ -35,7 +35,7 @@ use crate::exit::{Exit, Failure, chain};
 use crate::gear::ports::ports;
 use crate::gear::shim;
 use crate::stores::Kept;
-use crate::system::{end, now, random};
+use crate::system::{close, end, now, random};
 
 /// What an engine is started with.
 pub(crate) struct Start<'a> {
@@ -163,11 +163,17 @@ impl RunningJobs {
         }
     }
 
-    /// Stops in order.
-    pub(crate) async fn stop(mut self) {
+    /// Stops in order. Questions are answered until it is dropped, which closes its file.
+    pub(crate) async fn stop(&mut self) {
         self.vital.stop();
         self.beside.shutdown().await;
         self.engine.stop().await;
+    }
+}
+
+impl Drop for RunningJobs {
+    fn drop(&mut self) {
+        close(self.engine.store().close());
     }
 }
 
@@ -258,7 +264,7 @@ async fn refresh(engine: Arc<Engine>, loader: Arc<Loader>) {
 fn embedded(root: &Path, clock: &dyn Clock) -> Result<(Store, registrar::Store), Failure> {
     let kept = Kept::jobs(root);
     kept.refuse_lost()?;
-    let options = restore::options(&kept.path, clock.wall(), Arc::new(end));
+    let options = restore::options(&kept.path, clock.wall(), Arc::new(end)).to_serve();
     let file = Sqlite::open(&options).map_err(|error| refused(chain(&error)))?;
     kept.note()?;
     let file = Arc::new(file);

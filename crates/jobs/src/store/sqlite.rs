@@ -44,6 +44,10 @@ impl SqliteStore {
     pub fn new(sqlite: Arc<Sqlite>) -> Self {
         Self { sqlite }
     }
+
+    pub(super) async fn close(&self) {
+        self.sqlite.close().await;
+    }
 }
 
 #[cfg(test)]

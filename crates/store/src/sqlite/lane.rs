@@ -80,7 +80,7 @@ impl Lane {
         self.queue.push_riding(Box::new(f))
     }
 
-    pub(super) async fn close(self) {
+    pub(super) async fn close(&self) {
         self.queue.close();
         self.queue.drained().await;
     }

@@ -12,7 +12,9 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::open::wal_path;
-use crate::limits::{LOG_LENGTHENED_AFTER, LOG_LOOK_INTERVAL, LOG_PAGES, LOG_PAGES_MAX, LOG_ROOM};
+use crate::limits::{
+    CLOSE_WAIT, LOG_LENGTHENED_AFTER, LOG_LOOK_INTERVAL, LOG_PAGES, LOG_PAGES_MAX, LOG_ROOM,
+};
 
 /// Every page has a header of its own.
 const LOG_BYTES: u64 = LOG_PAGES.unsigned_abs() * (4096 + 24);
@@ -29,6 +31,22 @@ pub(super) fn keep(connection: &Connection, path: &Path, commits: u64) {
         && let Err(error) = copy_if_long(connection)
     {
         tracing::debug!(%error, "the log was not copied into the file");
+    }
+}
+
+/// Copies all of it into the file and makes it empty, for a writer that closes. What fails here
+/// costs nothing but the next start's time, which finds it.
+pub(super) fn fold(connection: &Connection, path: &Path) {
+    let name = path.display();
+    // Another process may be reading; a stop does not wait long for it.
+    let folded = connection.busy_timeout(CLOSE_WAIT).and_then(|()| {
+        let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
+        connection.query_row(sql, [], |row| row.get::<_, bool>(0))
+    });
+    match folded {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(%name, "its log stays beside it: another process reads it"),
+        Err(error) => tracing::error!(%name, %error, "its log stays beside it"),
     }
 }
 

@@ -215,7 +215,7 @@ impl<Item> Queue<Item> {
     /// A thread says that it is done with the queue.
     pub(super) fn thread_ended(&self) {
         self.lock().threads -= 1;
-        self.ended.notify_one();
+        self.ended.notify_waiters();
     }
 
     /// Waits until every thread has ended.

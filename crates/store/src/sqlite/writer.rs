@@ -28,7 +28,7 @@ use super::caller::{Caller, Callers};
 use super::group::{Group, Lost, Statements};
 use super::job::{Awaited, Job, Place, Riding, Sequence, Tx, cause};
 use super::queue::{Queue, Urgency};
-use super::{OnUncertain, SqliteOptions, log};
+use super::{OnUncertain, Purpose, SqliteOptions, log};
 use crate::{StoreError, limits};
 
 pub(super) struct Writer {
@@ -57,6 +57,7 @@ impl Writer {
         let commits = Arc::new(AtomicU64::new(0));
         let thread = Thread {
             path: options.path.clone(),
+            purpose: options.purpose,
             queue: Arc::clone(&queue),
             commits: Arc::clone(&commits),
             on_uncertain: Arc::clone(&options.on_uncertain),
@@ -131,7 +132,7 @@ impl Writer {
         self.commits.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn close(self) {
+    pub(super) async fn close(&self) {
         self.queue.close();
         self.queue.drained().await;
     }
@@ -151,6 +152,7 @@ impl Drop for Writer {
 
 struct Thread {
     path: PathBuf,
+    purpose: Purpose,
     queue: Arc<Queue<Box<dyn Job>>>,
     commits: Arc<AtomicU64>,
     on_uncertain: OnUncertain,
@@ -216,6 +218,9 @@ impl Thread {
                 }
                 Err(Lost::Uncertain(cause)) => return self.stop(cause, jobs.collect()),
             }
+        }
+        if self.purpose == Purpose::Serve {
+            log::fold(connection, &self.path);
         }
     }
 
