@@ -7,6 +7,18 @@ use semel_wire::limits::LEASE_MS_MAX;
 /// Sends that share one accept transaction at the most.
 pub const BATCH_MAX: usize = 512;
 
+/// Rows that an accept transaction writes, unless one send alone writes more: others wait for it.
+pub const BATCH_ROWS: usize = 2500;
+
+/// Rows that the sends of one session write before it is another one's turn.
+pub const TURN_ROWS: i64 = 512;
+
+/// Rows that a send writes besides its deliveries: its id, the message and its place in history.
+pub const SEND_ROWS: usize = 3;
+
+/// How long the number of a topic's subscribers is believed where it is asked for before.
+pub const AUDIENCE_BELIEVED: Duration = Duration::from_secs(1);
+
 /// A day, as retention counts.
 pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -91,6 +103,15 @@ pub const LOOK_FIRST_BATCHES: usize = 32;
 
 /// Sends that may wait for a mesh's lane; one more waits in its connection.
 pub const LANE_QUEUE_MAX: usize = 4096;
+
+/// Sends of a mesh that may wait for their turn, and their bytes: those of many sessions, so that
+/// one that comes need not wait for all of another one's.
+pub const LINE_MAX: usize = 4 * LANE_QUEUE_MAX;
+/// See [`LINE_MAX`].
+pub const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes of one connection's unanswered sends; one send always fits.
+pub const SENDS_IN_FLIGHT_BYTES: u32 = 8 << 20;
 
 /// Sends of one connection that may be unanswered; its next frame is read after that.
 pub const SENDS_IN_FLIGHT_MAX: u32 = 512;

@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use semel_core::status;
+use semel_store::StoreError;
 
 use crate::accept::{AcceptItem, Verdict};
 use crate::limiter::LimiterCounts;
@@ -68,6 +69,42 @@ impl AcceptResult {
     }
 }
 
+status! {
+    /// Why a batch was not committed.
+    pub enum FailureCause {
+        /// The disk is full.
+        Full = "full",
+        /// It was more than one write may be; it is run in halves.
+        TooManyRows = "too_many_rows",
+        /// Nobody knows whether it was.
+        Uncertain = "uncertain",
+        /// A statement was refused.
+        Statement = "statement",
+        /// The store is away or busy.
+        Store = "store",
+    }
+}
+
+impl FailureCause {
+    fn of(error: &StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::Full,
+            StoreError::TooManyRows { .. } => Self::TooManyRows,
+            StoreError::Uncertain { .. } => Self::Uncertain,
+            StoreError::Sqlite(_) | StoreError::Postgres(_) => Self::Statement,
+            StoreError::Unavailable { .. }
+            | StoreError::RolledBack { .. }
+            | StoreError::Panicked
+            | StoreError::Behind
+            | StoreError::Contended { .. }
+            | StoreError::Busy
+            | StoreError::Stopped
+            | StoreError::Damaged { .. }
+            | StoreError::Corrupt { .. } => Self::Store,
+        }
+    }
+}
+
 /// What is read elsewhere at the moment of asking.
 #[derive(Debug, Clone, Copy)]
 pub struct Live {
@@ -84,6 +121,8 @@ pub struct Metrics {
     accepts: Family<Labels, Counter>,
     mismatches: Family<Labels, Counter>,
     batch_size: Histogram,
+    batch_rows: Histogram,
+    failures: Family<Labels, Counter>,
     commit_seconds: Histogram,
     /// Ids that were found before the transaction (B0).
     pub(crate) hits_looked_up: Counter,
@@ -129,12 +168,15 @@ impl Default for Metrics {
         // From a tenth of a millisecond to three seconds, and from one send to a full batch.
         let seconds = exponential_buckets(0.0001, 2.0, 16);
         let sends = exponential_buckets(1.0, 2.0, 10);
+        let rows = exponential_buckets(4.0, 4.0, 9);
         let mut metrics = Self {
             registry: Registry::with_prefix(PREFIX),
             meshes: Mutex::default(),
             accepts: Family::default(),
             mismatches: Family::default(),
             batch_size: Histogram::new(sends),
+            batch_rows: Histogram::new(rows),
+            failures: Family::default(),
             commit_seconds: Histogram::new(seconds),
             hits_looked_up: Counter::default(),
             hits_claimed: Counter::default(),
@@ -158,10 +200,15 @@ impl Metrics {
         let hits: Family<Labels, Counter> = Family::default();
         self.hits_looked_up = hits.get_or_create_owned(&vec![("phase", "b0".to_owned())]);
         self.hits_claimed = hits.get_or_create_owned(&vec![("phase", "b2".to_owned())]);
+        FailureCause::ALL.iter().for_each(|why| drop(self.failure(*why)));
         let registry = &mut self.registry;
         registry.register("accepts", "Sends by how they were answered", self.accepts.clone());
         let help = "Sends that shared one accept transaction";
         registry.register("batch_size", help, self.batch_size.clone());
+        let help = "About how many rows an accept transaction wrote";
+        registry.register("batch_rows", help, self.batch_rows.clone());
+        let help = "Accept transactions that were not committed, by why";
+        registry.register("batch_failures", help, self.failures.clone());
         let help = "What an accept transaction took, its commit included";
         registry.register("commit_seconds", help, self.commit_seconds.clone());
         registry.register("dedupe_hits", "Sends whose id was known", hits);
@@ -201,10 +248,20 @@ impl Metrics {
         LaneMetrics { results, mismatches }
     }
 
-    /// A batch was committed or not, and took so long.
-    pub(crate) fn batch(&self, sends: usize, took: Duration) {
+    /// A batch was committed or not, wrote about so many rows and took so long.
+    pub(crate) fn batch(&self, sends: usize, rows: usize, took: Duration) {
         self.batch_size.observe(f64::from(u32::try_from(sends).unwrap_or(u32::MAX)));
+        self.batch_rows.observe(f64::from(u32::try_from(rows).unwrap_or(u32::MAX)));
         self.commit_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A batch was not committed.
+    pub(crate) fn failed(&self, error: &StoreError) {
+        self.failure(FailureCause::of(error)).inc();
+    }
+
+    fn failure(&self, why: FailureCause) -> Counter {
+        self.failures.get_or_create_owned(&vec![("why", why.as_str().to_owned())])
     }
 
     /// Every mesh was checked.

@@ -22,6 +22,7 @@
 
 mod door;
 mod gate;
+mod line;
 mod order;
 mod way;
 
@@ -50,7 +51,7 @@ use crate::limiter::{self, Limiter, LimiterCounts};
 use crate::limits::{BATCH_MAX, LANE_QUEUE_MAX, LOOK_UPS_AT_ONCE};
 use crate::metrics::{LaneMetrics, Metrics};
 use crate::present::Present;
-use crate::store::{BatchDone, Mesh, Next, Store};
+use crate::store::{Audience, BatchDone, Mesh, Next, Store};
 
 /// What a send is answered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +85,16 @@ impl Waiting {
 struct Ran {
     taken: Option<Taken>,
     done: Result<BatchDone, StoreError>,
+}
+
+/// Where the items of a batch came from.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    guests: &'a Arc<Guests>,
+    /// Which of the guests is the first item.
+    first: usize,
+    /// One for each item.
+    places: &'a [Place],
 }
 
 /// The lanes of all meshes.
@@ -216,8 +227,9 @@ impl Shared {
             let looking = looked_up.len() + checked.len();
             let is_clear = looking == 0 && running.is_empty() && gate.is_empty();
             // A limiter that is slow must not let them pile up before it.
-            let has_room =
-                looking < LOOK_UPS_AT_ONCE && gate.has_room() && way.is_free(looking, is_clear);
+            let has_room = looking < LOOK_UPS_AT_ONCE
+                && gate.has_room()
+                && way.is_free(looking, is_clear, gate.has_left());
             tokio::select! {
                 biased;
                 Some(ran) = running.next() => {
@@ -245,7 +257,8 @@ impl Shared {
                     if way.is_by_the_door() {
                         gate.pass(arrived.drain(..).map(|waiting| (waiting, Stage::New)));
                     } else {
-                        looked_up.push_back(self.answer_known(lane, std::mem::take(&mut arrived)));
+                        let arrived = std::mem::take(&mut arrived);
+                        looked_up.push_back(self.answer_known(lane, gate, arrived));
                     }
                 }
             }
@@ -305,8 +318,8 @@ impl Shared {
     ) -> Ran {
         let slot = Arc::new(Mutex::new(None));
         let (shared, gate, filled) = (Arc::clone(self), Arc::clone(gate), Arc::clone(&slot));
-        let take = move || {
-            let taken = gate.take();
+        let take = move |audience: &mut Audience<'_>| {
+            let taken = gate.take(audience);
             let batch = (!taken.batch.items.is_empty()).then(|| Arc::clone(&taken.batch));
             let next = batch.map(|batch| {
                 let door = AtTheDoor::of(&shared, &gate, &taken.guests, 0);
@@ -328,15 +341,16 @@ impl Shared {
                 gate.give_up();
                 return Saw::New;
             }
-            (None, Err(_)) => gate.take(),
+            (None, Err(_)) => gate.take(&mut |_, _| None),
         };
-        let Taken { batch, replies, guests, places, put_off, at } = taken;
+        let Taken { batch, replies, guests, places, put_off, at, rows } = taken;
         let took = self.clock.monotonic().saturating_sub(at);
         let answers = if batch.items.is_empty() {
             Vec::new()
         } else {
-            self.metrics.batch(batch.items.len(), took);
-            self.answers(gate, (&guests, &places), &batch, ran.done).await
+            self.metrics.batch(batch.items.len(), rows, took);
+            let origin = Origin { guests: &guests, first: 0, places: &places };
+            self.answers(gate, origin, &batch, ran.done).await
         };
         gate.answered(&batch, &places, &answers);
         let (mut saw, said) = (Saw::New, guests.said());
@@ -363,6 +377,7 @@ impl Shared {
     async fn answer_known(
         &self,
         lane: &LaneMetrics,
+        gate: &Gate,
         batch: Vec<Waiting>,
     ) -> (Result<Vec<Waiting>, Vec<Waiting>>, Saw) {
         let now = self.present.between();
@@ -373,7 +388,9 @@ impl Shared {
             (waiting.item.session.member_id, waiting.item.client_message_id.clone())
         };
         let keys: Vec<_> = batch.iter().map(key).collect();
-        let held = match self.store.dedupe_look_up(mesh_id, &keys).await {
+        let look_up = self.store.dedupe_look_up(mesh_id, &keys);
+        let (found, ()) = tokio::join!(look_up, self.learn_audiences(gate, &batch));
+        let held = match found {
             Ok(found) if self.life.goes_on(&found.store_epoch) => found.held,
             Ok(_) => {
                 // What another life of the store knows says nothing about this one's sends.
@@ -406,6 +423,22 @@ impl Shared {
         (Ok(unknown), saw)
     }
 
+    /// How many get what is sent to each topic, where the transaction cannot tell before it begins.
+    /// It only cuts batches: what could not be asked is asked with the next one.
+    async fn learn_audiences(&self, gate: &Gate, batch: &[Waiting]) {
+        if self.store.has_doors() {
+            return;
+        }
+        let topics = gate.unknown_topics(batch);
+        if topics.is_empty() {
+            return;
+        }
+        match self.store.audiences(gate.mesh_id, &topics).await {
+            Ok(audiences) => gate.learn(topics, audiences),
+            Err(error) => tracing::warn!(error = error.chain(), "subscribers were not counted"),
+        }
+    }
+
     async fn check(&self, waiting: &Waiting, names: &Names, now: Between) -> Checked {
         waiting.arrival.check(&waiting.item, now)?;
         let request = names.request(&waiting.item, &waiting.arrival.mesh);
@@ -413,57 +446,83 @@ impl Shared {
     }
 
     /// What became of B2 and B3. A statement that was refused for its data is found by running
-    /// items alone.
+    /// items alone, and what was too much for one transaction is run in halves.
     async fn answers(
         self: &Arc<Self>,
         gate: &Arc<Gate>,
-        (guests, places): (&Arc<Guests>, &[Place]),
+        origin: Origin<'_>,
         batch: &Arc<AcceptBatch>,
         done: Result<BatchDone, StoreError>,
     ) -> Vec<Answer> {
-        match done {
-            Ok(_) if self.life.has_ended() => vec![Answer::Close; batch.items.len()],
-            Ok(done) => self.told(batch, done),
-            Err(error) if batch.items.len() > 1 && is_about_data(&error) => {
-                let mut answers = Vec::with_capacity(batch.items.len());
-                for (index, (item, place)) in batch.items.iter().zip(places).enumerate() {
-                    // The store went away meanwhile: what comes behind must not overtake.
-                    if let Some(last @ (Answer::Later | Answer::Close)) = answers.last() {
-                        answers.push(last.clone());
-                        continue;
-                    }
-                    // One that shared its transaction was lost with it, and comes again first.
-                    let behind = gate.put_off().behind(item, *place, self.clock.monotonic());
-                    if let Some(answer) = behind {
-                        answers.push(answer);
-                        continue;
-                    }
-                    let alone = AcceptBatch { items: vec![item.clone()], ..(**batch).clone() };
-                    answers.push(self.alone(gate, guests, index, alone).await);
-                }
-                answers
+        let error = match done {
+            Ok(_) if self.life.has_ended() => return vec![Answer::Close; batch.items.len()],
+            Ok(done) => return self.told(batch, done),
+            Err(error) => error,
+        };
+        self.metrics.failed(&error);
+        let Some(size) = part_size(&error, batch.items.len()) else {
+            return vec![undone(&error); batch.items.len()];
+        };
+        tracing::warn!(error = error.chain(), size, "a batch is run in parts");
+        let mut answers: Vec<Answer> = Vec::with_capacity(batch.items.len());
+        while answers.len() < batch.items.len() {
+            // The store went away meanwhile: what comes behind must not overtake.
+            if let Some(last @ (Answer::Later | Answer::Close)) = answers.last() {
+                let last = last.clone();
+                answers.resize(batch.items.len(), last);
+                break;
             }
-            Err(error) => vec![undone(&error); batch.items.len()],
+            let from = answers.len();
+            let rest = (&batch.items[from..], &origin.places[from..]);
+            match self.next_part(gate, rest, size) {
+                Err(answer) => answers.push(answer),
+                Ok(count) => {
+                    let items = batch.items[from..from + count].to_vec();
+                    let part = AcceptBatch { items, ..(**batch).clone() };
+                    let places = &origin.places[from..from + count];
+                    let origin = Origin { first: origin.first + from, places, ..origin };
+                    answers.extend(self.part(gate, origin, part).await);
+                }
+            }
         }
+        answers
     }
 
-    async fn alone(
+    /// How many of these come next, or what the first of them is answered: one that shared its
+    /// transaction was lost with it, and comes again first.
+    fn next_part(
+        &self,
+        gate: &Gate,
+        (items, places): (&[AcceptItem], &[Place]),
+        size: usize,
+    ) -> Result<usize, Answer> {
+        let (mut put_off, now) = (gate.put_off(), self.clock.monotonic());
+        let mut count = 0;
+        for (item, place) in items.iter().zip(places).take(size) {
+            match put_off.behind(item, *place, now) {
+                Some(answer) if count == 0 => return Err(answer),
+                Some(_) => break,
+                None => count += 1,
+            }
+        }
+        Ok(count)
+    }
+
+    /// Runs these in a transaction of their own.
+    async fn part(
         self: &Arc<Self>,
         gate: &Arc<Gate>,
-        guests: &Arc<Guests>,
-        index: usize,
-        alone: AcceptBatch,
-    ) -> Answer {
-        let alone = Arc::new(alone);
-        let door = AtTheDoor::of(self, gate, guests, index);
-        let next = Next { batch: Arc::clone(&alone), door };
-        let done = self.store.accept_next(&Arc::default(), 1, move || Some(next)).await;
-        let answer = match done {
-            Ok(_) if self.life.has_ended() => Some(Answer::Close),
-            Ok(done) => self.told(&alone, done).pop(),
-            Err(error) => Some(undone(&error)),
-        };
-        answer.unwrap_or(Answer::Close)
+        origin: Origin<'_>,
+        part: AcceptBatch,
+    ) -> Vec<Answer> {
+        let part = Arc::new(part);
+        let door = AtTheDoor::of(self, gate, origin.guests, origin.first);
+        let next = Next { batch: Arc::clone(&part), door };
+        let (before, count) = (Arc::default(), part.items.len());
+        let done = self.store.accept_next(&before, count, move |_| Some(next)).await;
+        let mut answers = Box::pin(self.answers(gate, origin, &part, done)).await;
+        answers.resize(count, Answer::Close);
+        answers
     }
 
     fn told(&self, batch: &AcceptBatch, done: BatchDone) -> Vec<Answer> {
@@ -484,8 +543,20 @@ fn undone(error: &StoreError) -> Answer {
     match (error.fate(), error) {
         (Fate::Uncertain, _) => Answer::Close,
         (Fate::Undone, error) if is_about_data(error) => Answer::Stuck,
+        (Fate::Undone, StoreError::TooManyRows { .. }) => Answer::Stuck,
         (Fate::Undone, _) => Answer::Later,
     }
+}
+
+/// How many of a batch that failed are run together next; nothing if that would be no better.
+fn part_size(error: &StoreError, count: usize) -> Option<usize> {
+    if count < 2 {
+        return None;
+    }
+    if matches!(error, StoreError::TooManyRows { .. }) {
+        return Some(count.div_ceil(2));
+    }
+    is_about_data(error).then_some(1)
 }
 
 /// Whether one of the sends may be why. What somebody has cancelled is nobody's fault: the others

@@ -80,6 +80,9 @@ pub struct Next {
     pub door: Option<Box<dyn Door>>,
 }
 
+/// How many get what is sent to a topic, where the store can tell at once.
+pub type Audience<'a> = dyn FnMut(MeshId, &str) -> Option<usize> + 'a;
+
 /// A message that was just committed, with all that its recipients are told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fresh {
@@ -261,14 +264,26 @@ impl Store {
         &self,
         before: &Arc<Sequence>,
         about: usize,
-        take: impl FnOnce() -> Option<Next> + Send + 'static,
+        take: impl FnOnce(&mut Audience<'_>) -> Option<Next> + Send + 'static,
     ) -> Result<BatchDone, StoreError> {
         match self {
             Self::Sqlite(store) => store.accept_next(before, about, take).await,
-            Self::Postgres(store) => match take() {
+            Self::Postgres(store) => match take(&mut |_, _| None) {
                 Some(Next { batch, .. }) => store.accept(&batch).await,
                 None => Ok(BatchDone::default()),
             },
+        }
+    }
+
+    /// How many get what is sent to each of these topics now.
+    pub async fn audiences(
+        &self,
+        mesh_id: MeshId,
+        topics: &[String],
+    ) -> Result<Vec<usize>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.audiences(mesh_id, topics).await,
+            Self::Postgres(store) => store.audiences(mesh_id, topics).await,
         }
     }
 

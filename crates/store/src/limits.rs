@@ -8,6 +8,9 @@ pub const WRITER_QUEUE_MAX: usize = 4096;
 /// Writes that share one commit at the most.
 pub const GROUP_MAX: usize = 512;
 
+/// Rows after which a group is committed, whoever else waits: a write may change thousands.
+pub const GROUP_ROWS: u64 = 2000;
+
 /// How long a write that rides along waits for company before it is committed alone.
 pub const RIDE_WAIT: Duration = Duration::from_millis(50);
 

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use super::{Connection, End, answer, request};
 use crate::accept::{Age, DedupeMode};
 use crate::hub::Ending;
-use crate::limits::SENDS_IN_FLIGHT_MAX;
+use crate::limits::{SENDS_IN_FLIGHT_BYTES, SENDS_IN_FLIGHT_MAX};
 use crate::pipeline::Answer;
 use crate::store::Resolved;
 
@@ -29,6 +29,8 @@ struct Reader<'a> {
     connection: &'a Connection,
     /// Places for sends that are not answered yet.
     in_flight: Arc<Semaphore>,
+    /// Their bytes.
+    in_flight_bytes: Arc<Semaphore>,
     /// Sends that are to be answered, no more than there are places.
     awaited: mpsc::UnboundedSender<Awaited>,
     acked: &'a mpsc::Sender<i64>,
@@ -42,6 +44,7 @@ struct Awaited {
     id: ClientMessageId,
     answer: oneshot::Receiver<Answer>,
     _place: OwnedSemaphorePermit,
+    _bytes: OwnedSemaphorePermit,
 }
 
 /// What the reader tells the other parts.
@@ -61,11 +64,13 @@ pub(super) async fn run(
 ) -> End {
     let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
     let in_flight = Arc::new(Semaphore::new(SENDS_IN_FLIGHT_MAX as usize));
+    let in_flight_bytes = Arc::new(Semaphore::new(SENDS_IN_FLIGHT_BYTES as usize));
     let (doomed, mut doom) = mpsc::channel(1);
     let (awaited, answering) = mpsc::unbounded_channel();
     drop(tokio::spawn(answer_all(answering, connection.outbound.clone(), doomed)));
     let negotiated = AtomicBool::new(false);
-    let reader = Reader { connection, in_flight, awaited, acked, signals, negotiated };
+    let reader =
+        Reader { connection, in_flight, in_flight_bytes, awaited, acked, signals, negotiated };
     let mut draining = std::pin::pin!(draining(connection));
     loop {
         let message = tokio::select! {
@@ -155,6 +160,11 @@ impl Reader<'_> {
     async fn submit(&self, frame: SendFrame) {
         let connection = self.connection;
         let Ok(place) = Arc::clone(&self.in_flight).acquire_owned().await else { return };
+        let bytes = u32::try_from(frame.body.len() + frame.meta.len()).unwrap_or(u32::MAX);
+        let bytes = bytes.min(SENDS_IN_FLIGHT_BYTES);
+        let Ok(bytes) = Arc::clone(&self.in_flight_bytes).acquire_many_owned(bytes).await else {
+            return;
+        };
         let id = frame.client_message_id.clone();
         let (item, enqueued_at) = match answer::item(connection, frame) {
             Ok(item) => item,
@@ -166,7 +176,7 @@ impl Reader<'_> {
         let pipeline = &connection.broker.pipeline;
         let answer = pipeline.submit(&connection.mesh, item, enqueued_at).await;
         // When nobody answers any more, the connection ends by that.
-        let _ = self.awaited.send(Awaited { id, answer, _place: place });
+        let _ = self.awaited.send(Awaited { id, answer, _place: place, _bytes: bytes });
     }
 }
 
@@ -178,7 +188,7 @@ async fn answer_all(
     outbound: mpsc::Sender<FromBroker>,
     doomed: mpsc::Sender<End>,
 ) {
-    while let Some(Awaited { id, answer, _place }) = answering.recv().await {
+    while let Some(Awaited { id, answer, _place, _bytes }) = answering.recv().await {
         match answer::result(id, answer.await.unwrap_or(Answer::Close)) {
             Ok(result) => drop(outbound.send(FromBroker::SendResult(result)).await),
             Err(end) => drop(doomed.send(end).await),

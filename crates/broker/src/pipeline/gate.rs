@@ -1,26 +1,32 @@
-//! Where sends wait for their transaction, in their order, once they have been checked. It takes
-//! what is there when it begins, and need not be told before.
+//! Where sends wait for their transaction once they have been checked: those of a session in their
+//! order, sessions in turns (`line.rs`). It takes what is there when it begins, up to the rows that
+//! a transaction may write, and need not be told before.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::clock::UnixMs;
+use semel_core::envelope::DestinationKind;
 use semel_core::id::MeshId;
 use tokio::sync::oneshot;
 
 use super::door::Guests;
+use super::line::{Line, Queued};
 use super::order::{Place, PutOff, ToldToWait};
 use super::{Answer, Waiting};
-use crate::accept::{AcceptBatch, AcceptItem, Verdict};
+use crate::accept::{AcceptBatch, AcceptItem, Session, Verdict};
 use crate::limiter;
-use crate::limits::BATCH_MAX;
+use crate::limits::{AUDIENCE_BELIEVED, LINE_BYTES_MAX, LINE_MAX, SEND_ROWS, TOPICS_MAX};
 use crate::present::{Present, Stamp};
+use crate::store::Audience;
 
 pub(super) struct Gate {
     pub(super) mesh_id: MeshId,
     present: Arc<Present>,
-    line: Mutex<Line>,
+    state: Mutex<State>,
+    /// How many get what is sent to a topic, and when that was asked, where it is asked before.
+    audiences: Mutex<HashMap<String, (usize, Duration)>>,
     put_off: Mutex<PutOff>,
     told_to_wait: Mutex<ToldToWait>,
 }
@@ -36,13 +42,28 @@ pub(super) enum Stage {
     Undecided,
 }
 
+impl Queued for (Waiting, Stage) {
+    fn session(&self) -> Session {
+        self.0.item.session
+    }
+
+    fn bytes(&self) -> usize {
+        let envelope = &self.0.item.envelope;
+        envelope.body().len() + envelope.meta().as_str().len()
+    }
+}
+
+/// A send and the place that it was taken at.
+type Placed = (Place, (Waiting, Stage));
+
 #[derive(Default)]
-struct Line {
-    passed: VecDeque<(Waiting, Stage)>,
+struct State {
+    line: Line<(Waiting, Stage)>,
     /// A transaction was asked for that has not taken anything yet.
     asked: bool,
-    /// How many the last one took.
+    /// How many the last one took, and whether it left any.
     last: usize,
+    has_left: bool,
     /// How many were taken so far.
     taken: Place,
 }
@@ -58,50 +79,85 @@ pub(super) struct Taken {
     /// Those that must wait behind others.
     pub(super) put_off: Vec<(Waiting, Answer)>,
     pub(super) at: Duration,
+    /// About how many rows it writes.
+    pub(super) rows: usize,
 }
 
 impl Gate {
     pub(super) fn new(mesh_id: MeshId, present: Arc<Present>) -> Self {
-        let (line, put_off, told_to_wait) = Default::default();
-        Self { mesh_id, present, line, put_off, told_to_wait }
+        let (state, audiences, put_off, told_to_wait) = Default::default();
+        Self { mesh_id, present, state, audiences, put_off, told_to_wait }
     }
 
     pub(super) fn pass(&self, sends: impl Iterator<Item = (Waiting, Stage)>) {
-        self.line().passed.extend(sends);
+        let mut state = self.state();
+        sends.for_each(|send| state.line.push(send));
     }
 
     /// Whether more may be looked up for it; those that already are find a place.
     pub(super) fn has_room(&self) -> bool {
-        self.line().passed.len() < BATCH_MAX
+        let state = self.state();
+        state.line.len() < LINE_MAX && state.line.bytes() < LINE_BYTES_MAX
+    }
+
+    /// Whether the last transaction could not take all.
+    pub(super) fn has_left(&self) -> bool {
+        self.state().has_left
     }
 
     /// Whether sends come in crowds.
     pub(super) fn is_crowded(&self) -> bool {
-        self.line().last > 1
+        self.state().last > 1
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.line().passed.is_empty()
+        self.state().line.is_empty()
     }
 
     /// About how many it will take, if a transaction is to be asked for: once for each that begins.
     pub(super) fn ask(&self) -> Option<usize> {
-        let mut line = self.line();
-        let wanted = !line.asked && !line.passed.is_empty();
-        line.asked |= wanted;
-        wanted.then_some(line.passed.len().max(line.last))
+        let mut state = self.state();
+        let wanted = !state.asked && !state.line.is_empty();
+        state.asked |= wanted;
+        wanted.then_some(state.line.len().max(state.last))
     }
 
     /// The transaction that was asked for will not take anything.
     pub(super) fn give_up(&self) {
-        self.line().asked = false;
+        self.state().asked = false;
     }
 
-    /// What the transaction that was asked for begins with.
-    pub(super) fn take(&self) -> Taken {
+    /// Topics of these sends whose audience is to be asked for.
+    pub(super) fn unknown_topics(&self, sends: &[Waiting]) -> Vec<String> {
+        let (now, audiences) = (self.present.monotonic(), self.audiences());
+        let is_known = |topic: &str| {
+            let asked = audiences.get(topic);
+            asked.is_some_and(|(_, at)| now.saturating_sub(*at) < AUDIENCE_BELIEVED)
+        };
+        let topics = sends.iter().map(|waiting| waiting.item.envelope.destination());
+        let topics = topics.filter(|to| to.kind() == DestinationKind::Topic);
+        let mut unknown: Vec<String> =
+            topics.map(|to| to.reference().to_owned()).filter(|topic| !is_known(topic)).collect();
+        unknown.sort_unstable();
+        unknown.dedup();
+        unknown
+    }
+
+    /// The store was asked.
+    pub(super) fn learn(&self, topics: Vec<String>, audiences: Vec<usize>) {
+        let (now, mut known) = (self.present.monotonic(), self.audiences());
+        if known.len() >= usize::try_from(TOPICS_MAX).unwrap_or(usize::MAX) {
+            known.clear();
+        }
+        known.extend(topics.into_iter().zip(audiences.into_iter().map(|count| (count, now))));
+    }
+
+    /// What the transaction that was asked for begins with. The store may know how many get each of
+    /// them; otherwise it is what was learned.
+    pub(super) fn take(&self, audience: &mut Audience<'_>) -> Taken {
         let (Stamp { now, kept_from }, at) = (self.present.stamp(), self.present.monotonic());
         let mut behind = self.put_off();
-        let first = self.first();
+        let (first, rows) = self.first(audience);
         let (mut items, mut replies) =
             (Vec::with_capacity(first.len()), Vec::with_capacity(first.len()));
         let (mut said, mut arrivals) =
@@ -134,18 +190,31 @@ impl Gate {
         }
         let batch = Arc::new(AcceptBatch { mesh_id: self.mesh_id, now, expires_at, items });
         let guests = Arc::new(Guests::new(arrivals, said));
-        Taken { batch, replies, guests, places, put_off, at }
+        Taken { batch, replies, guests, places, put_off, at, rows }
     }
 
-    /// In the order in which they came.
-    fn first(&self) -> Vec<(Place, (Waiting, Stage))> {
-        let mut line = self.line();
-        line.asked = false;
-        let count = line.passed.len().min(BATCH_MAX);
-        line.last = count;
-        let from = line.taken;
-        line.taken += count as Place;
-        (from..).zip(line.passed.drain(..count)).collect()
+    /// Those whose turn it is, each session's in the order in which they came.
+    fn first(&self, audience: &mut Audience<'_>) -> (Vec<Placed>, usize) {
+        let mut state = self.state();
+        state.asked = false;
+        let (known, mut counted) = (self.audiences(), HashMap::new());
+        let (taken, rows) = state.line.take(|(waiting, _)| {
+            let item = &waiting.item;
+            let to = item.envelope.destination();
+            let deliveries = match to.kind() {
+                DestinationKind::Dm | DestinationKind::Queue => 1,
+                DestinationKind::Topic => *counted.entry(to.clone()).or_insert_with(|| {
+                    let learned = || known.get(to.reference()).map(|(count, _)| *count);
+                    audience(self.mesh_id, to.reference()).or_else(learned).unwrap_or(1)
+                }),
+            };
+            SEND_ROWS + deliveries + item.mentions.len()
+        });
+        state.last = taken.len();
+        state.has_left = !state.line.is_empty();
+        let from = state.taken;
+        state.taken += taken.len() as Place;
+        ((from..).zip(taken).collect(), rows)
     }
 
     /// Remembers what became of a batch, for what comes behind it.
@@ -164,8 +233,12 @@ impl Gate {
         self.told_to_wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn audiences(&self) -> MutexGuard<'_, HashMap<String, (usize, Duration)>> {
+        self.audiences.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -140,7 +140,7 @@ impl World {
 
     fn begin(&mut self) {
         if self.running.len() < self.at_once && !self.lost && self.gate.ask().is_some() {
-            self.running.push_back(self.gate.take());
+            self.running.push_back(self.gate.take(&mut |_, _| None));
         }
     }
 

@@ -56,14 +56,15 @@ impl Way {
 
     /// Whether more may come, with so many batches before the gate and perhaps nothing anywhere.
     /// Nobody takes another way while somebody on the last one is still to be checked: checks are
-    /// made in the order of arrival.
-    pub(super) const fn is_free(&mut self, looking: usize, is_clear: bool) -> bool {
+    /// made in the order of arrival. But where a transaction could not take all, the way stays as it
+    /// is until there is less to do, or others would wait for a whole fan-out.
+    pub(super) const fn is_free(&mut self, looking: usize, is_clear: bool, has_left: bool) -> bool {
         let wants_door = self.has_door && self.look_first == 0;
         let may_change = if wants_door { looking == 0 } else { is_clear };
         if may_change {
             self.by_the_door = wants_door;
         }
-        self.by_the_door == wants_door
+        self.by_the_door == wants_door || (self.by_the_door && has_left)
     }
 }
 
@@ -74,36 +75,37 @@ mod tests {
     #[test]
     fn new_sends_go_straight_to_the_transaction_until_one_is_known() {
         let mut way = Way::new(true);
-        assert!(way.is_free(0, false) && way.is_by_the_door());
+        assert!(way.is_free(0, false, false) && way.is_by_the_door());
         way.saw(Saw::Known);
-        assert!(!way.is_free(0, false), "somebody is still to be checked in a transaction");
-        assert!(way.is_free(0, true) && !way.is_by_the_door());
+        assert!(!way.is_free(0, false, false), "somebody is still to be checked in a transaction");
+        assert!(way.is_free(0, false, true) && way.is_by_the_door(), "there is too much of them");
+        assert!(way.is_free(0, true, false) && !way.is_by_the_door());
         for _ in 1..LOOK_FIRST_BATCHES {
             way.looked_up(Saw::New);
-            assert!(way.is_free(1, false) && !way.is_by_the_door());
+            assert!(way.is_free(1, false, false) && !way.is_by_the_door());
         }
         way.looked_up(Saw::New);
-        assert!(!way.is_free(1, false), "somebody is still to be checked before");
-        assert!(way.is_free(0, false) && way.is_by_the_door());
+        assert!(!way.is_free(1, false, false), "somebody is still to be checked before");
+        assert!(way.is_free(0, false, false) && way.is_by_the_door());
     }
 
     #[test]
     fn what_is_known_begins_the_count_again() {
         let mut way = Way::new(true);
         way.saw(Saw::Known);
-        assert!(way.is_free(0, true));
+        assert!(way.is_free(0, true, false));
         for _ in 0..LOOK_FIRST_BATCHES * 3 {
             way.looked_up(Saw::New);
             way.looked_up(Saw::Known);
         }
-        assert!(way.is_free(0, true) && !way.is_by_the_door());
+        assert!(way.is_free(0, true, false) && !way.is_by_the_door());
     }
 
     #[test]
     fn without_a_door_all_are_looked_up_before() {
         let mut way = Way::new(false);
-        assert!(way.is_free(1, false) && !way.is_by_the_door());
+        assert!(way.is_free(1, false, false) && !way.is_by_the_door());
         way.looked_up(Saw::New);
-        assert!(way.is_free(1, false) && !way.is_by_the_door());
+        assert!(way.is_free(1, false, false) && !way.is_by_the_door());
     }
 }

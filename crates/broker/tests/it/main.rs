@@ -15,6 +15,7 @@ mod client;
 mod conversation;
 mod differential;
 mod door;
+mod fan_out;
 mod faults;
 mod hints;
 mod housekeeping;

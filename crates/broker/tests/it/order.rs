@@ -24,6 +24,8 @@ async fn nothing_overtakes_what_was_undone(needle: &str) {
     let mut daemon = Daemon::welcomed(served.address, 0).await;
     let mut sibling = Daemon::welcomed(served.address, 1).await;
 
+    // How many subscribe to the topic is known from now on.
+    assert_eq!(daemon.send(send_frame("before", TOPIC, "hi")).await.status, 201);
     proxy.fail_next(needle, Fault::CutBefore);
     let undone = || send_frame("the-undone-one", TOPIC, "hi");
     assert_eq!(daemon.send(undone()).await.status, 503);

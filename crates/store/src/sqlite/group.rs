@@ -36,6 +36,8 @@ pub(super) struct Group<'c, 's> {
     /// Those that failed, with their errors.
     undone: Vec<Box<dyn Job>>,
     guard: Guard,
+    /// What the connection had changed before.
+    changes_before: u64,
 }
 
 /// How a write of the group is undone.
@@ -50,7 +52,13 @@ enum Guard {
 impl<'c, 's> Group<'c, 's> {
     pub(super) fn new(connection: &'c Connection, statements: &'s mut Statements<'c>) -> Self {
         let (kept, undone) = (Vec::new(), Vec::new());
-        Self { connection, statements, kept, undone, guard: Guard::Group }
+        let changes_before = connection.total_changes();
+        Self { connection, statements, kept, undone, guard: Guard::Group, changes_before }
+    }
+
+    /// Rows that were changed, what was undone included.
+    pub(super) fn rows(&self) -> u64 {
+        self.connection.total_changes().saturating_sub(self.changes_before)
     }
 
     pub(super) fn len(&self) -> usize {

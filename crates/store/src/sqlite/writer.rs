@@ -195,10 +195,12 @@ impl Thread {
             Err(error) => return self.stop(cause(&error), Vec::new()),
         };
         let mut waiting = VecDeque::with_capacity(self.group_max);
-        while let Some(urgency) = self.queue.drain(&mut waiting, self.group_max, self.ride_wait) {
+        while let Some(urgency) = self.next(&mut waiting) {
             let mut group = Group::new(connection, &mut statements);
             let outcome = self.commit(&mut group, &mut waiting, urgency);
-            let jobs = group.into_jobs().chain(waiting.drain(..));
+            // After a commit those that did not fit are the next group's.
+            let lost = if outcome.is_ok() { 0 } else { waiting.len() };
+            let jobs = group.into_jobs().chain(waiting.drain(..lost));
             match outcome {
                 Ok(()) => {
                     let commits = self.commits.fetch_add(1, Ordering::Relaxed) + 1;
@@ -224,7 +226,16 @@ impl Thread {
         }
     }
 
-    /// One transaction. On `Ok` every job of the group may be answered and `waiting` is empty.
+    /// Sleeps until there is something for a group.
+    fn next(&self, waiting: &mut VecDeque<Box<dyn Job>>) -> Option<Urgency> {
+        if waiting.is_empty() {
+            return self.queue.drain(waiting, self.group_max, self.ride_wait);
+        }
+        Some(Urgency::Awaited)
+    }
+
+    /// One transaction. On `Ok` every job of the group may be answered; what is still in `waiting`
+    /// was not begun, because the group had changed enough.
     ///
     /// Much work that nobody waits for is run at once, and the transaction then stays open for a
     /// moment: who is in a hurry finds it done. Not longer, because other processes write too.
@@ -238,6 +249,9 @@ impl Thread {
         loop {
             while let Some(job) = waiting.pop_front() {
                 group.add(job, self.rows_max)?;
+                if group.rows() >= limits::GROUP_ROWS {
+                    return group.commit();
+                }
             }
             let room = self.group_max.saturating_sub(group.len());
             if room == 0 {

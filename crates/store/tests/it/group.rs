@@ -115,6 +115,30 @@ async fn a_write_over_its_limits_is_undone_alone() {
     assert_eq!(keys(&store).await, ["a", "b"]);
 }
 
+/// Whoever comes behind much work is committed without waiting for all of it.
+#[tokio::test]
+async fn a_group_ends_when_it_has_changed_enough() {
+    const WRITES: usize = 6;
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let much = |write: usize| -> Write {
+        let rows = semel_store::limits::GROUP_ROWS / 2;
+        Box::new(move |tx| {
+            for row in 0..rows {
+                put(tx, &format!("{write}-{row}"), 1)?;
+            }
+            Ok(true)
+        })
+    };
+    let before = store.commits();
+    let answers = in_one_group(&store, (0..WRITES).map(much).collect()).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(store.commits() - before, WRITES as u64 / 2);
+    assert_eq!(keys(&store).await.len() as u64, 3 * semel_store::limits::GROUP_ROWS);
+    store.write(good("the next one")).await.unwrap();
+    store.close().await;
+}
+
 #[tokio::test]
 async fn when_the_transaction_ends_by_itself_the_whole_group_is_undone() {
     let folder = tempfile::tempdir().unwrap();

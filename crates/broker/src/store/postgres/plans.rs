@@ -15,6 +15,8 @@ const WHOLE: &[&str] = &["SESSIONS_CLEAR", "PRESENCE_CLEAR", "EPOCHS_SKIP", "MES
 const ARGUMENTS: &[(&str, &str)] = &[
     // Of as many recipients as it is told to look at.
     ("OLDEST", "ID(1), 5"),
+    // Of as many subscribers as anybody wants to know.
+    ("AUDIENCES", "ID(1), ARRAY['topic 7'], 5"),
     // From one page's end to the next.
     ("PAGE_END", "ID(1), ID(7), 'id 7', 10"),
     ("EXTEND", "ID(1), ID(7), 'id 7', 1000000, ID(7), 'id 9'"),

@@ -5,7 +5,7 @@ use semel_core::id::{MemberId, MeshId, QueueId};
 use semel_store::{StoreError, statements};
 
 use super::PostgresStore;
-use crate::limits::{QUEUES_MAX, TOPICS_MAX};
+use crate::limits::{BATCH_ROWS, QUEUES_MAX, TOPICS_MAX};
 use crate::store::Made;
 
 statements! {
@@ -64,6 +64,18 @@ statements! {
            AND topic = $2
            AND member_id = $3";
 
+    /// No further than anybody wants to know.
+    AUDIENCES = "
+        SELECT (SELECT count(*)
+                  FROM (SELECT 1
+                          FROM mesh.topic_subscription AS subscription
+                         WHERE subscription.mesh_id = $1
+                           AND subscription.topic = asked.name
+                         ORDER BY subscription.member_id
+                         LIMIT $3) AS subscribed)
+          FROM unnest($2::text[]) WITH ORDINALITY AS asked (name, number)
+         ORDER BY asked.number";
+
     QUEUE_INSERT = "
         INSERT INTO mesh.queue (mesh_id, name, queue_id, created_at)
         VALUES ($1, $2, $3, $4)
@@ -92,6 +104,20 @@ statements! {
 }
 
 impl PostgresStore {
+    pub(in crate::store) async fn audiences(
+        &self,
+        mesh_id: MeshId,
+        topics: &[String],
+    ) -> Result<Vec<usize>, StoreError> {
+        let (mesh, most) = (mesh_id.as_uuid(), i64::try_from(BATCH_ROWS).unwrap_or(i64::MAX));
+        let rows = self.postgres.read(AUDIENCES, &[&mesh, &topics, &most]).await?;
+        let count = |row: &tokio_postgres::Row| {
+            let count: i64 = row.try_get(0)?;
+            Ok(usize::try_from(count).unwrap_or(0))
+        };
+        rows.iter().map(count).collect()
+    }
+
     pub(in crate::store) async fn topic_create(
         &self,
         mesh_id: MeshId,

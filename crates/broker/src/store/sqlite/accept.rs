@@ -13,12 +13,13 @@ use uuid::Uuid;
 
 use super::dedupe::{claim_in_tx, claiming, held_in_tx, unclaim_in_tx};
 use super::session::epoch_in_tx;
+use super::topic::audience_in_tx;
 use super::{Key, SqliteStore, exists, key, store_epoch_in_tx};
 use crate::accept::{
     AcceptBatch, AcceptItem, Claim, Decision, Door, Epoch, Held, Session, Standing, Target,
     Verdict, decide,
 };
-use crate::store::{BatchDone, Fresh, Next, Sender};
+use crate::store::{Audience, BatchDone, Fresh, Next, Sender};
 
 statements! {
     SENDER_ACTIVE = "
@@ -129,13 +130,14 @@ impl SqliteStore {
         &self,
         before: &Arc<Sequence>,
         about: usize,
-        take: impl FnOnce() -> Option<Next> + Send + 'static,
+        take: impl FnOnce(&mut Audience<'_>) -> Option<Next> + Send + 'static,
     ) -> Result<BatchDone, StoreError> {
         let (mut take, mut next) = (Some(take), None);
         let write = move |tx: &Tx<'_>| {
             // A transaction that is run again is the same batch.
             if let Some(take) = take.take() {
-                next = take();
+                // What cannot be counted cannot be accepted either.
+                next = take(&mut |mesh_id, topic| audience_in_tx(tx, mesh_id, topic).ok());
             }
             let Some(Next { batch, door }) = &mut next else { return Ok(BatchDone::default()) };
             accept_in_tx(tx, batch, door.as_deref_mut())

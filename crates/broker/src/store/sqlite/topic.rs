@@ -63,6 +63,12 @@ statements! {
            AND topic = :name
            AND member_id = :member_id";
 
+    AUDIENCE = "
+        SELECT count(*)
+          FROM topic_subscription
+         WHERE mesh_id = :mesh_id
+           AND topic = :name";
+
     QUEUE_INSERT = "
         INSERT INTO queue (mesh_id, name, queue_id, created_at)
         VALUES (:mesh_id, :name, :queue_id, :now)
@@ -90,7 +96,30 @@ statements! {
          LIMIT :limit";
 }
 
+/// How many get what is sent there.
+pub(super) fn audience_in_tx(
+    tx: &Connection,
+    mesh_id: MeshId,
+    topic: &str,
+) -> Result<usize, StoreError> {
+    let by = named_params! {":mesh_id": key(mesh_id), ":name": topic};
+    let count: i64 = tx.prepare_cached(AUDIENCE)?.query_row(by, |row| row.get(0))?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
 impl SqliteStore {
+    pub(in crate::store) async fn audiences(
+        &self,
+        mesh_id: MeshId,
+        topics: &[String],
+    ) -> Result<Vec<usize>, StoreError> {
+        let topics = topics.to_vec();
+        let count = move |tx: &Connection| {
+            topics.iter().map(|topic| audience_in_tx(tx, mesh_id, topic)).collect()
+        };
+        self.sqlite.read(count).await
+    }
+
     pub(in crate::store) async fn topic_create(
         &self,
         mesh_id: MeshId,

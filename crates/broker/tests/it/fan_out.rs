@@ -1,0 +1,152 @@
+//! Bursts to topics with many subscribers: nobody is told to come again, each session's sends keep
+//! their order, and no transaction writes more rows than it may.
+
+use semel_wire::frame::FromDaemon;
+
+use crate::client::{Daemon, Served, get, send_frame, serve};
+use crate::support::{self, Fixture};
+
+const TOPIC: (&str, &str) = ("topic", "builds");
+
+/// The topic gets so many subscribers more.
+async fn subscribe(fixture: &Fixture, count: usize) {
+    let mesh = fixture.mesh_id.as_uuid();
+    let sql = if fixture.address.is_some() {
+        format!(
+            "INSERT INTO mesh.topic_subscription (mesh_id, topic, member_id, from_seq)
+             SELECT '{mesh}', 'builds', gen_random_uuid(), 1 FROM generate_series(1, {count})"
+        )
+    } else {
+        format!(
+            "WITH RECURSIVE one (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM one WHERE n < {count})
+             INSERT INTO topic_subscription (mesh_id, topic, member_id, from_seq)
+             SELECT x'{}', 'builds', randomblob(16), 1 FROM one",
+            mesh.simple()
+        )
+    };
+    assert_eq!(fixture.plant(&sql).await, count as u64);
+}
+
+/// Sends so many at once and gives their history numbers, in the order of the sends. A server on a
+/// busy machine may be too slow for a transaction: what it undoes is sent again, as daemons do.
+async fn burst(daemon: &mut Daemon, count: usize, server: Server) -> Vec<i64> {
+    let mut seqs = vec![0; count];
+    while let Some(first) = seqs.iter().position(|seq| *seq == 0) {
+        let left: Vec<usize> = (first..count).filter(|number| seqs[*number] == 0).collect();
+        for number in &left {
+            let frame = send_frame(&format!("burst-{number}"), TOPIC, "hi");
+            daemon.say(&FromDaemon::Send(frame)).await;
+        }
+        for _ in left {
+            let result = daemon.answer().await;
+            if result.status == 503 && server == Server::MayBeSlow {
+                continue;
+            }
+            assert!(matches!(result.status, 200 | 201), "{result:?}");
+            let id = result.client_message_id.as_str();
+            let number: usize = id.trim_start_matches("burst-").parse().unwrap();
+            seqs[number] = result.history_id.unwrap();
+        }
+    }
+    seqs
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Server {
+    None,
+    MayBeSlow,
+}
+
+impl Server {
+    fn of(fixture: &Fixture) -> Self {
+        if fixture.address.is_some() { Self::MayBeSlow } else { Self::None }
+    }
+}
+
+/// Of the batches that were run, how many wrote more rows than these.
+async fn batches_above(served: &Served, rows: usize) -> u64 {
+    let (status, metrics) = get(served.address, "/metrics").await;
+    assert_eq!(status, 200);
+    let value = |name: &str| -> u64 {
+        let line = metrics.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.rsplit(' ').next()).unwrap().parse().unwrap()
+    };
+    let le = format!("cm_broker_batch_rows_bucket{{le=\"{rows}.0\"}}");
+    value("cm_broker_batch_rows_count") - value(&le)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_to_many_subscribers_is_accepted_in_order() {
+    const SUBSCRIBERS: usize = 1000;
+    const SENDS: usize = 256;
+    for fixture in [support::sqlite().await, support::postgres().await] {
+        subscribe(&fixture, SUBSCRIBERS).await;
+        let server = Server::of(&fixture);
+        let served = serve(fixture).await;
+        let mut one = Daemon::welcomed(served.address, 0).await;
+        let mut other = Daemon::welcomed(served.address, 1).await;
+        let seqs = burst(&mut one, SENDS, server);
+        let meanwhile = async {
+            for number in 0..20 {
+                let to = support::pubkey(2);
+                let frame = send_frame(&format!("note-{number}"), ("dm", &to), "hi");
+                let status = other.send(frame).await.status;
+                assert!(
+                    status == 201 || (status == 503 && server == Server::MayBeSlow),
+                    "{status}"
+                );
+            }
+        };
+        let (seqs, ()) = tokio::join!(seqs, meanwhile);
+        assert!(seqs.is_sorted(), "{seqs:?}");
+        let rows = "UPDATE mesh.delivery_queue SET attempts = 0";
+        let expected = (SENDS * (SUBSCRIBERS + 2)) as u64;
+        let left = served.fixture.plant(rows).await;
+        // The two that are connected may have acknowledged theirs.
+        assert!((SENDS * SUBSCRIBERS) as u64 <= left && left <= expected + 20, "{left}");
+        assert_eq!(batches_above(&served, 4096).await, 0);
+        let mesh = served.fixture.store.mesh_find("test").await.unwrap().unwrap();
+        let report = served.fixture.store.check(&mesh, support::NOW).await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_to_more_subscribers_than_a_batch_has_rows_is_accepted() {
+    const SUBSCRIBERS: usize = 10_000;
+    for fixture in [support::sqlite().await, support::postgres().await] {
+        subscribe(&fixture, SUBSCRIBERS).await;
+        let server = Server::of(&fixture);
+        let served = serve(fixture).await;
+        let mut one = Daemon::welcomed(served.address, 0).await;
+        let seqs = burst(&mut one, 3, server).await;
+        assert_eq!(seqs, [1, 2, 3]);
+        assert_eq!(served.fixture.waiting(1).await, [1, 2, 3]);
+    }
+}
+
+/// Nobody has counted these rows before: a trigger writes them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_much_for_one_transaction_is_run_in_halves() {
+    let fixture = support::sqlite().await;
+    fixture.plant("CREATE TABLE ballast (n INTEGER)").await;
+    let trigger = "CREATE TRIGGER ballast AFTER INSERT ON topic_message
+                   BEGIN
+                       INSERT INTO ballast
+                       SELECT value FROM json_each('[' || substr(replace(hex(zeroblob(
+                              CASE WHEN NEW.client_message_id LIKE 'burst-%' THEN 40000
+                                   WHEN NEW.client_message_id LIKE 'large-%' THEN 101000
+                                   ELSE 1 END)), '00', ',1'), 2) || ']');
+                   END";
+    fixture.plant(trigger).await;
+    let served = serve(fixture).await;
+    let mut one = Daemon::welcomed(served.address, 0).await;
+    assert_eq!(burst(&mut one, 8, Server::None).await, [1, 2, 3, 4, 5, 6, 7, 8]);
+    // One that alone is too much is told so alone, and nobody waits for it.
+    assert_eq!(one.send(send_frame("large-1", TOPIC, "hi")).await.status, 503);
+    assert_eq!(one.send(send_frame("small-1", TOPIC, "hi")).await.status, 201);
+    let (_, metrics) = get(served.address, "/metrics").await;
+    let shown = "cm_broker_batch_failures_total{why=\"too_many_rows\"} ";
+    let line = metrics.lines().find_map(|line| line.strip_prefix(shown)).unwrap();
+    assert!(line.parse::<u64>().unwrap() >= 1, "{line}");
+}
