@@ -177,7 +177,7 @@ impl Pipeline {
         let (reply, answer) = oneshot::channel();
         let Some(lane) = self.lane(mesh, &item.session) else { return answer };
         // A lane that has ended drops the send, and with it the channel: that is an answer.
-        let arrival = Arrival { mesh: Arc::clone(mesh), enqueued_at };
+        let arrival = Arrival { mesh: Arc::clone(mesh), enqueued_at, place: 0 };
         let _ = lane.send(Waiting { item, arrival, reply }).await;
         answer
     }
@@ -218,7 +218,7 @@ impl Shared {
         gate: &Arc<Gate>,
         mut waiting: mpsc::Receiver<Waiting>,
     ) {
-        let mut arrived = Vec::new();
+        let (mut arrived, mut next_place): (Vec<Waiting>, Place) = (Vec::new(), 0);
         let (mut looked_up, mut checked) = (FuturesOrdered::new(), FuturesOrdered::new());
         let (mut running, mut sequence) = (FuturesOrdered::new(), Arc::default());
         let mut way = Way::new(self.store.has_doors() && self.limiter.is_here());
@@ -253,6 +253,10 @@ impl Shared {
                         while arrived.len() < BATCH_MAX && let Ok(more) = waiting.try_recv() {
                             arrived.push(more);
                         }
+                    }
+                    for waiting in &mut arrived {
+                        waiting.arrival.place = next_place;
+                        next_place += 1;
                     }
                     if way.is_by_the_door() {
                         gate.pass(arrived.drain(..).map(|waiting| (waiting, Stage::New)));
@@ -294,19 +298,11 @@ impl Shared {
 
     /// What was checked waits for its transaction, or is answered.
     fn pass(&self, lane: &LaneMetrics, gate: &Gate, batch: Vec<(Waiting, Option<Checked>)>) -> Saw {
-        let (monotonic, mut saw) = (self.clock.monotonic(), Saw::New);
-        let passed = batch.into_iter().filter_map(|(waiting, checked)| {
-            let Some(checked) = checked else { return Some((waiting, Stage::Undecided)) };
-            match gate.told_to_wait().in_order(&waiting.item, checked, monotonic) {
-                Ok(cost) => Some((waiting, Stage::Checked(cost))),
-                Err(verdict) => {
-                    saw = saw.and(&verdict);
-                    waiting.answer(lane, Answer::Decided(verdict));
-                    None
-                }
-            }
-        });
-        gate.pass(passed);
+        let mut saw = Saw::New;
+        for (waiting, verdict) in gate.admit(batch) {
+            saw = saw.and(&verdict);
+            waiting.answer(lane, Answer::Decided(verdict));
+        }
         saw
     }
 

@@ -12,6 +12,7 @@ use semel_core::plausible::Between;
 
 use super::Shared;
 use super::gate::Gate;
+use super::order::Place;
 use crate::accept::{AcceptItem, Age, Door, Verdict};
 use crate::limiter::{self, LimitRequest};
 use crate::store::Mesh;
@@ -25,6 +26,8 @@ pub(super) struct Arrival {
     /// The rules that its connection was told: a lane outlives a change of them.
     pub(super) mesh: Arc<Mesh>,
     pub(super) enqueued_at: UnixMs,
+    /// Where it came in its lane, which says so when it has.
+    pub(super) place: Place,
 }
 
 impl Arrival {
@@ -132,7 +135,7 @@ impl AtTheDoor {
             self.shared.limiter.take_here(&request).map_or(Err(Verdict::Stale), allowed)
         });
         let monotonic = self.shared.clock.monotonic();
-        self.gate.told_to_wait().in_order(item, checked, monotonic)
+        self.gate.told_to_wait().in_order(item, arrival.place, checked, monotonic)
     }
 }
 

@@ -11,7 +11,7 @@ use semel_core::envelope::DestinationKind;
 use semel_core::id::MeshId;
 use tokio::sync::oneshot;
 
-use super::door::Guests;
+use super::door::{Checked, Guests};
 use super::line::{Line, Queued};
 use super::order::{Place, PutOff, ToldToWait};
 use super::{Answer, Waiting};
@@ -53,9 +53,6 @@ impl Queued for (Waiting, Stage) {
     }
 }
 
-/// A send and the place that it was taken at.
-type Placed = (Place, (Waiting, Stage));
-
 #[derive(Default)]
 struct State {
     line: Line<(Waiting, Stage)>,
@@ -64,8 +61,6 @@ struct State {
     /// How many the last one took, and whether it left any.
     last: usize,
     has_left: bool,
-    /// How many were taken so far.
-    taken: Place,
 }
 
 /// What a transaction took, and whom to tell of it.
@@ -92,6 +87,26 @@ impl Gate {
     pub(super) fn pass(&self, sends: impl Iterator<Item = (Waiting, Stage)>) {
         let mut state = self.state();
         sends.for_each(|send| state.line.push(send));
+    }
+
+    /// The same for what was checked, or could not be looked up. Gives back what is answered
+    /// instead.
+    pub(super) fn admit(&self, batch: Vec<(Waiting, Option<Checked>)>) -> Vec<(Waiting, Verdict)> {
+        let now = self.present.monotonic();
+        let mut told_to_wait = self.told_to_wait();
+        let (mut admitted, mut denied) = (Vec::with_capacity(batch.len()), Vec::new());
+        for (waiting, checked) in batch {
+            let (item, place) = (&waiting.item, waiting.arrival.place);
+            let in_order = |checked| told_to_wait.in_order(item, place, checked, now);
+            match checked.map(in_order) {
+                None => admitted.push((waiting, Stage::Undecided)),
+                Some(Ok(cost)) => admitted.push((waiting, Stage::Checked(cost))),
+                Some(Err(verdict)) => denied.push((waiting, verdict)),
+            }
+        }
+        drop(told_to_wait);
+        self.pass(admitted.into_iter());
+        denied
     }
 
     /// Whether more may be looked up for it; those that already are find a place.
@@ -164,13 +179,14 @@ impl Gate {
             (Vec::with_capacity(first.len()), Vec::with_capacity(first.len()));
         let mut places = Vec::with_capacity(first.len());
         let (mut put_off, mut expires_at) = (Vec::new(), Some(kept_from));
-        for (place, (waiting, stage)) in first {
+        for (waiting, stage) in first {
+            let place = waiting.arrival.place;
             let checked = match (behind.behind(&waiting.item, place, at), stage) {
                 (None, Stage::New) => None,
                 (None, Stage::Checked(cost)) => Some(Ok(cost)),
                 (answer, _) => {
                     let answer = answer.unwrap_or(Answer::Later);
-                    behind.answered(&waiting.item, place, &answer, at);
+                    behind.answered(&waiting.item, place, &answer, at, &self.told_to_wait());
                     put_off.push((waiting, answer));
                     continue;
                 }
@@ -194,7 +210,7 @@ impl Gate {
     }
 
     /// Those whose turn it is, each session's in the order in which they came.
-    fn first(&self, audience: &mut Audience<'_>) -> (Vec<Placed>, usize) {
+    fn first(&self, audience: &mut Audience<'_>) -> (Vec<(Waiting, Stage)>, usize) {
         let mut state = self.state();
         state.asked = false;
         let (known, mut counted) = (self.audiences(), HashMap::new());
@@ -212,16 +228,15 @@ impl Gate {
         });
         state.last = taken.len();
         state.has_left = !state.line.is_empty();
-        let from = state.taken;
-        state.taken += taken.len() as Place;
-        ((from..).zip(taken).collect(), rows)
+        (taken, rows)
     }
 
     /// Remembers what became of a batch, for what comes behind it.
     pub(super) fn answered(&self, batch: &AcceptBatch, places: &[Place], answers: &[Answer]) {
         let (mut behind, now) = (self.put_off(), self.present.monotonic());
+        let told_to_wait = self.told_to_wait();
         for ((item, place), answer) in batch.items.iter().zip(places).zip(answers) {
-            behind.answered(item, *place, answer, now);
+            behind.answered(item, *place, answer, now, &told_to_wait);
         }
     }
 

@@ -24,13 +24,15 @@ fn stream(item: &AcceptItem) -> Stream {
     (item.session, item.envelope.priority())
 }
 
-struct Told {
-    /// The first send that was put off.
-    first: ClientMessageId,
+/// The first send of a stream that waits: first by arrival, not by when it was answered.
+struct First {
+    id: ClientMessageId,
+    place: Place,
+    /// When its daemon may send it again.
     until: Duration,
 }
 
-impl Told {
+impl First {
     /// A daemon may have given the first one up: then nobody waits for it for ever.
     fn counts(&self, now: Duration) -> bool {
         now < self.until + TOLD_TO_WAIT_MAX
@@ -39,42 +41,49 @@ impl Told {
 
 /// Who was told to wait by the limiter, and from which send on.
 #[derive(Default)]
-pub(super) struct ToldToWait(HashMap<Stream, Told>);
+pub(super) struct ToldToWait(HashMap<Stream, First>);
 
 impl ToldToWait {
     pub(super) fn in_order(
         &mut self,
         item: &AcceptItem,
+        place: Place,
         checked: Checked,
         now: Duration,
     ) -> Checked {
         if self.0.is_empty() && checked.is_ok() {
             return checked;
         }
-        self.0.retain(|_, told| told.counts(now));
+        self.0.retain(|_, first| first.counts(now));
         let (stream, id) = (stream(item), &item.client_message_id);
-        let told = self.0.get_mut(&stream);
-        match (checked, told) {
-            (Err(Verdict::RateLimited { retry_after }), told) => {
+        let first = self.0.get_mut(&stream);
+        match (checked, first) {
+            (Err(Verdict::RateLimited { retry_after }), first) => {
                 let retry_after = retry_after.max(RETRY_AFTER_MIN);
                 let until = now + retry_after;
-                match told {
-                    Some(told) if told.first == *id => told.until = until,
+                match first {
+                    Some(first) if first.id == *id => first.until = until,
                     Some(_) => {}
-                    None => drop(self.0.insert(stream, Told { first: id.clone(), until })),
+                    None => drop(self.0.insert(stream, First { id: id.clone(), place, until })),
                 }
                 Err(Verdict::RateLimited { retry_after })
             }
-            (Ok(cost), Some(told)) if told.first == *id => {
+            (Ok(cost), Some(first)) if first.id == *id => {
                 self.0.remove(&stream);
                 Ok(cost)
             }
-            (Ok(_), Some(told)) => {
-                let retry_after = told.until.saturating_sub(now).max(RETRY_AFTER_MIN);
+            (Ok(_), Some(first)) => {
+                let retry_after = first.until.saturating_sub(now).max(RETRY_AFTER_MIN);
                 Err(Verdict::RateLimited { retry_after })
             }
             (checked, _) => checked,
         }
+    }
+
+    /// Whether one that came before this one waits for its return.
+    fn has_earlier(&self, item: &AcceptItem, place: Place, now: Duration) -> bool {
+        let first = self.0.get(&stream(item));
+        first.is_some_and(|first| first.counts(now) && first.place < place)
     }
 }
 
@@ -82,16 +91,23 @@ impl ToldToWait {
 /// those are being closed, and what is left of them comes again in order.
 #[derive(Default)]
 pub(super) struct PutOff {
-    undone: HashMap<Stream, Undone>,
+    undone: HashMap<Stream, Vec<Undone>>,
     /// Until when more of them may come.
     closing: HashMap<Session, Duration>,
 }
 
-/// The first send of a stream that was undone: first by arrival. A batch is answered after those
-/// behind it when it was still in its transaction while these could not even be looked up.
+/// The first of a stream that was undone. It stays until something is said of it for good, with the
+/// place that it had at first. Once it has come again, what comes behind its return goes on, and
+/// has a first of its own.
 struct Undone {
-    told: Told,
-    place: Place,
+    first: First,
+    back: Option<Place>,
+}
+
+impl Undone {
+    fn holds(&self, place: Place) -> bool {
+        self.first.place < place && self.back.is_none_or(|back| place < back)
+    }
 }
 
 impl PutOff {
@@ -105,43 +121,84 @@ impl PutOff {
         if self.undone.is_empty() && self.closing.is_empty() {
             return None;
         }
-        self.undone.retain(|_, undone| undone.told.counts(now));
         self.closing.retain(|_, until| now < *until);
+        self.undone.retain(|_, firsts| {
+            firsts.retain(|undone| undone.first.counts(now));
+            !firsts.is_empty()
+        });
         if self.closing.contains_key(&item.session) {
             return Some(Answer::Close);
         }
-        let stream = stream(item);
-        let undone = self.undone.get(&stream)?;
-        if undone.told.first == item.client_message_id {
-            self.undone.remove(&stream);
-            return None;
+        let firsts = self.undone.get_mut(&stream(item))?;
+        let holds = |undone: &Undone| undone.holds(place) || cfg!(semel_plant = "order");
+        for undone in firsts {
+            if undone.first.id == item.client_message_id {
+                undone.back = Some(place);
+                return None;
+            }
+            if holds(undone) {
+                return Some(Answer::Later);
+            }
         }
-        (undone.place < place || cfg!(semel_plant = "order")).then_some(Answer::Later)
+        None
     }
 
-    /// In whatever order they are answered.
+    /// In whatever order they are answered: a batch is answered after those behind it when it was
+    /// still in its transaction while these could not even be looked up.
     pub(super) fn answered(
         &mut self,
         item: &AcceptItem,
         place: Place,
         answer: &Answer,
         now: Duration,
+        told_to_wait: &ToldToWait,
     ) {
         match answer {
-            Answer::Later => {
-                let stream = stream(item);
-                let is_earlier =
-                    |undone: &Undone| place < undone.place && !cfg!(semel_plant = "order");
-                if self.undone.get(&stream).is_none_or(is_earlier) {
-                    let told = Told { first: item.client_message_id.clone(), until: now };
-                    self.undone.insert(stream, Undone { told, place });
-                }
+            Answer::Later => self.waits(item, place, now, told_to_wait),
+            Answer::Decided(Verdict::RateLimited { retry_after }) => {
+                self.waits_again(item, now + *retry_after);
             }
             Answer::Close => drop(self.closing.insert(item.session, now + TOLD_TO_WAIT_MAX)),
-            Answer::Decided(_) => {}
-            // It waits on its own, so that it never blocks anybody.
-            Answer::Stuck => {}
+            // What is stuck waits on its own, so that it never blocks anybody.
+            Answer::Decided(_) | Answer::Stuck => {
+                if let Some(firsts) = self.undone.get_mut(&stream(item)) {
+                    firsts.retain(|undone| undone.first.id != item.client_message_id);
+                }
+            }
         }
+    }
+
+    fn waits(&mut self, item: &AcceptItem, place: Place, now: Duration, told: &ToldToWait) {
+        if self.waits_again(item, now) {
+            return;
+        }
+        // Behind a send that the limiter has denied it is not the first that waits, and nothing
+        // gets past that one.
+        if told.has_earlier(item, place, now) {
+            return;
+        }
+        let id = item.client_message_id.clone();
+        let undone = Undone { first: First { id, place, until: now }, back: None };
+        let firsts = self.undone.entry(stream(item)).or_default();
+        match firsts.first() {
+            Some(first) if place < first.first.place && !cfg!(semel_plant = "order") => {
+                *firsts = vec![undone];
+            }
+            Some(_) if firsts.iter().any(|undone| undone.holds(place)) => {}
+            Some(_) | None => firsts.push(undone),
+        }
+    }
+
+    /// Whether it was a first already: then it is the only one, as it was before it came again.
+    fn waits_again(&mut self, item: &AcceptItem, until: Duration) -> bool {
+        let Some(firsts) = self.undone.get_mut(&stream(item)) else { return false };
+        let is_it = |undone: &Undone| undone.first.id == item.client_message_id;
+        let Some(at) = firsts.iter().position(is_it) else { return false };
+        firsts.truncate(at + 1);
+        if let Some(undone) = firsts.last_mut() {
+            (undone.back, undone.first.until) = (None, until);
+        }
+        true
     }
 }
 
@@ -182,7 +239,7 @@ mod tests {
         let counted = || Ok(limiter::Verdict::Counted);
         let denied = |retry_after| Err(Verdict::RateLimited { retry_after });
         let mut told = ToldToWait::default();
-        let mut asks = |item: AcceptItem, checked, now| told.in_order(&item, checked, ms(now));
+        let mut asks = |item: AcceptItem, checked, now| told.in_order(&item, 0, checked, ms(now));
         assert_eq!(asks(next(1, "a"), counted(), 0), counted());
         assert_eq!(asks(next(1, "b"), denied(ms(400)), 0), denied(ms(400)));
         assert_eq!(asks(next(1, "c"), counted(), 100), denied(ms(300)), "it was under way");
@@ -202,17 +259,18 @@ mod tests {
     fn nothing_overtakes_what_was_undone() {
         let mut put_off = PutOff::default();
         assert_eq!(put_off.behind(&next(1, "a"), 1, ms(0)), None);
-        put_off.answered(&next(1, "a"), 1, &Answer::Stuck, ms(0));
+        put_off.answered(&next(1, "a"), 1, &Answer::Stuck, ms(0), &ToldToWait::default());
         assert_eq!(put_off.behind(&next(1, "b"), 2, ms(0)), None, "it blocks nobody");
-        put_off.answered(&next(1, "b"), 2, &Answer::Later, ms(0));
-        put_off.answered(&next(1, "c"), 3, &Answer::Later, ms(0));
+        put_off.answered(&next(1, "b"), 2, &Answer::Later, ms(0), &ToldToWait::default());
+        put_off.answered(&next(1, "c"), 3, &Answer::Later, ms(0), &ToldToWait::default());
         assert_eq!(put_off.behind(&next(1, "d"), 4, ms(1)), Some(Answer::Later), "under way");
         assert_eq!(put_off.behind(&next(1, "c"), 5, ms(1)), Some(Answer::Later), "not the first");
         assert_eq!(put_off.behind(&next(2, "x"), 6, ms(1)), None, "another session");
         assert_eq!(put_off.behind(&item(1, "n", Priority::Low), 7, ms(1)), None, "and priority");
         assert_eq!(put_off.behind(&next(1, "b"), 8, ms(2)), None, "the first comes again");
         assert_eq!(put_off.behind(&next(1, "c"), 9, ms(2)), None);
-        put_off.answered(&next(1, "e"), 10, &Answer::Later, ms(3));
+        put_off.answered(&next(1, "b"), 8, &Answer::Stuck, ms(2), &ToldToWait::default());
+        put_off.answered(&next(1, "e"), 10, &Answer::Later, ms(3), &ToldToWait::default());
         assert_eq!(put_off.behind(&next(1, "f"), 11, ms(3)), Some(Answer::Later));
         assert_eq!(put_off.behind(&next(1, "f"), 12, ms(3) + TOLD_TO_WAIT_MAX), None, "given up");
     }
@@ -220,10 +278,10 @@ mod tests {
     #[test]
     fn the_first_is_who_came_first_not_who_was_answered_first() {
         let mut put_off = PutOff::default();
-        put_off.answered(&next(1, "c"), 3, &Answer::Later, ms(0));
+        put_off.answered(&next(1, "c"), 3, &Answer::Later, ms(0), &ToldToWait::default());
         assert_eq!(put_off.behind(&next(1, "b"), 2, ms(0)), None, "it came before");
-        put_off.answered(&next(1, "a"), 1, &Answer::Later, ms(1));
-        put_off.answered(&next(1, "b"), 2, &Answer::Later, ms(1));
+        put_off.answered(&next(1, "a"), 1, &Answer::Later, ms(1), &ToldToWait::default());
+        put_off.answered(&next(1, "b"), 2, &Answer::Later, ms(1), &ToldToWait::default());
         assert_eq!(put_off.behind(&next(1, "c"), 4, ms(2)), Some(Answer::Later));
         assert_eq!(put_off.behind(&next(1, "a"), 5, ms(2)), None);
         assert_eq!(put_off.behind(&next(1, "b"), 6, ms(2)), None);
@@ -232,7 +290,7 @@ mod tests {
     #[test]
     fn nothing_of_a_session_that_is_being_closed_is_taken() {
         let mut put_off = PutOff::default();
-        put_off.answered(&next(1, "a"), 1, &Answer::Close, ms(0));
+        put_off.answered(&next(1, "a"), 1, &Answer::Close, ms(0), &ToldToWait::default());
         for late in [next(1, "a"), next(1, "b"), item(1, "n", Priority::Now)] {
             assert_eq!(put_off.behind(&late, 2, ms(5)), Some(Answer::Close));
         }

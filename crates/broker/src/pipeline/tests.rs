@@ -22,8 +22,8 @@ const ROWS: usize = 12;
 enum Step {
     /// The daemon sends so many of its rows that wait, from the first on.
     Send(usize),
-    /// So many of those that have arrived are looked up, or could not be.
-    LookUp(usize, bool),
+    /// So many of those that have arrived are looked up and checked.
+    LookUp(usize, Look),
     /// A transaction takes what is in the line.
     Begin,
     /// The oldest transaction ends.
@@ -32,6 +32,16 @@ enum Step {
     Hear(usize),
     /// Time passes.
     Wait(u64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Nothing is said against them.
+    Passed,
+    /// Their ids could not be looked up.
+    Away,
+    /// The limiter denies them, from this one on.
+    DeniedFrom(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +72,8 @@ struct World {
     epoch: i64,
     rows: [Row; ROWS],
     put_off: bool,
+    /// How many have arrived.
+    arrived: Place,
     wire: VecDeque<Waiting>,
     answers: VecDeque<(usize, oneshot::Receiver<Answer>)>,
     running: VecDeque<Taken>,
@@ -96,6 +108,7 @@ impl World {
             epoch: 1,
             rows: [Row::Waits; ROWS],
             put_off: false,
+            arrived: 0,
             wire: VecDeque::new(),
             answers: VecDeque::new(),
             running: VecDeque::new(),
@@ -108,7 +121,7 @@ impl World {
     fn step(&mut self, step: Step) {
         match step {
             Step::Send(count) => self.send(count),
-            Step::LookUp(count, found) => self.look_up(count, found),
+            Step::LookUp(count, look) => self.look_up(count, look),
             Step::Begin => self.begin(),
             Step::End(end) => self.end(end),
             Step::Hear(count) => self.hear(count),
@@ -126,16 +139,28 @@ impl World {
         for row in waiting.take(count).collect::<Vec<_>>() {
             self.rows[row] = Row::UnderWay;
             let (reply, answer) = oneshot::channel();
-            let arrival = Arrival { mesh: Arc::clone(&self.mesh), enqueued_at: UnixMs(0) };
-            self.wire.push_back(Waiting { item: item(self.epoch, row), arrival, reply });
+            let (mesh, enqueued_at, place) = (Arc::clone(&self.mesh), UnixMs(0), self.arrived);
+            let (item, arrival) = (item(self.epoch, row), Arrival { mesh, enqueued_at, place });
+            self.arrived += 1;
+            self.wire.push_back(Waiting { item, arrival, reply });
             self.answers.push_back((row, answer));
         }
     }
 
-    fn look_up(&mut self, count: usize, found: bool) {
+    fn look_up(&mut self, count: usize, look: Look) {
         let count = count.min(self.wire.len());
-        let stage = if found { Stage::Checked(limiter::Verdict::Free) } else { Stage::Undecided };
-        self.gate.pass(self.wire.drain(..count).map(|waiting| (waiting, stage)));
+        let checked = |n: usize| match look {
+            Look::Away => None,
+            Look::DeniedFrom(first) if first <= n => {
+                Some(Err(Verdict::RateLimited { retry_after: Duration::from_millis(100) }))
+            }
+            Look::Passed | Look::DeniedFrom(_) => Some(Ok(limiter::Verdict::Free)),
+        };
+        let batch = self.wire.drain(..count).enumerate();
+        let batch = batch.map(|(n, waiting)| (waiting, checked(n))).collect();
+        for (waiting, verdict) in self.gate.admit(batch) {
+            let _ = waiting.reply.send(Answer::Decided(verdict));
+        }
     }
 
     fn begin(&mut self) {
@@ -200,11 +225,11 @@ impl World {
             let (row, Ok(answer)) = (*row, answer.try_recv()) else { return };
             self.answers.pop_front();
             match answer {
-                Answer::Decided(_) => self.rows[row] = Row::Done,
-                Answer::Later | Answer::Stuck => {
+                Answer::Later | Answer::Stuck | Answer::Decided(Verdict::RateLimited { .. }) => {
                     self.rows[row] = Row::Waits;
                     self.put_off = true;
                 }
+                Answer::Decided(_) => self.rows[row] = Row::Done,
                 Answer::Close => {
                     self.epoch += 1;
                     self.answers.clear();
@@ -224,7 +249,7 @@ impl World {
             }
             for step in [
                 Step::Send(ROWS),
-                Step::LookUp(ROWS * ROWS, true),
+                Step::LookUp(ROWS * ROWS, Look::Passed),
                 Step::Begin,
                 Step::End(End::Kept),
                 Step::Hear(ROWS * ROWS),
@@ -262,9 +287,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..4_usize).prop_map(End::AwayAfter),
         1 => Just(End::Unknown),
     ];
+    let look = prop_oneof![
+        5 => Just(Look::Passed),
+        2 => Just(Look::Away),
+        2 => (0..4_usize).prop_map(Look::DeniedFrom),
+    ];
     prop_oneof![
         3 => (1..=ROWS).prop_map(Step::Send),
-        4 => (1..=ROWS, prop::bool::weighted(0.7)).prop_map(|(n, found)| Step::LookUp(n, found)),
+        4 => (1..=ROWS, look).prop_map(|(n, look)| Step::LookUp(n, look)),
         4 => Just(Step::Begin),
         4 => end.prop_map(Step::End),
         3 => (1..=ROWS).prop_map(Step::Hear),
@@ -305,13 +335,35 @@ fn who_could_not_be_looked_up_does_not_overtake_a_transaction_that_is_undone() {
     let mut world = World::new(1);
     let steps = [
         Step::Send(6),
-        Step::LookUp(3, true),
-        Step::LookUp(3, false),
+        Step::LookUp(3, Look::Passed),
+        Step::LookUp(3, Look::Away),
         Step::Begin,
         Step::End(End::Undone),
         Step::Hear(6),
         Step::Send(6),
-        Step::LookUp(6, true),
+        Step::LookUp(6, Look::Passed),
+        Step::Begin,
+        Step::End(End::Kept),
+    ];
+    steps.into_iter().for_each(|step| world.step(step));
+    assert_eq!(world.accepted, [0, 1, 2, 3, 4, 5]);
+}
+
+/// Another one: some are told to wait by the limiter, and those behind them cannot be looked up. The
+/// first of all that waits is the one that the limiter denied.
+#[test]
+fn who_could_not_be_looked_up_does_not_overtake_who_was_told_to_wait() {
+    let mut world = World::new(1);
+    let steps = [
+        Step::Send(6),
+        Step::LookUp(3, Look::DeniedFrom(0)),
+        Step::LookUp(3, Look::Away),
+        Step::Begin,
+        Step::End(End::Kept),
+        Step::Hear(6),
+        Step::Wait(200),
+        Step::Send(6),
+        Step::LookUp(6, Look::Passed),
         Step::Begin,
         Step::End(End::Kept),
     ];
