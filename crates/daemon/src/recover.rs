@@ -153,6 +153,7 @@ pub(crate) fn is_damage(error: &OpenError) -> bool {
         OpenError::Migration { source, .. } => {
             matches!(&**source, StoreError::Sqlite(error) if broken(error))
         }
+        OpenError::LogDamaged { .. } => true,
         OpenError::Io { .. }
         | OpenError::Unfit { .. }
         | OpenError::NotOurs { .. }

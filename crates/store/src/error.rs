@@ -170,14 +170,24 @@ pub enum OpenError {
         source: rusqlite::Error,
     },
 
-    /// A folder or file could not be made durable.
-    #[error("{} could not be written", path.display())]
+    /// A folder or file could not be read, or not be made durable.
+    #[error("{} could not be read or written", path.display())]
     Io {
         /// Which file or folder.
         path: PathBuf,
         /// Why.
         #[source]
         source: std::io::Error,
+    },
+
+    /// A log (`-wal`) was whole once and is not any more: SQLite would drop what is behind the fault,
+    /// which was acknowledged.
+    #[error("{} is damaged at {place}: what was committed behind it would be lost", path.display())]
+    LogDamaged {
+        /// The log.
+        path: PathBuf,
+        /// Where in it.
+        place: String,
     },
 
     /// The database is being replaced, or that was stopped half-way.

@@ -32,6 +32,12 @@ pub const LOG_LENGTHENED_AFTER: u64 = 128;
 /// A disk has room for a long log if it has this many times as much.
 pub const LOG_ROOM: u64 = 64;
 
+/// Bytes of a log that are read at once before it is opened.
+pub const LOG_READ_BYTES: usize = 64 << 10;
+
+/// Frames that are looked for behind a header that is damaged.
+pub const LOG_HEADER_LOOKS: usize = 64;
+
 /// Rows that one write may change.
 pub const WRITE_ROWS_MAX: u64 = 100_000;
 

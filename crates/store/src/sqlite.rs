@@ -14,6 +14,7 @@ mod log;
 mod open;
 mod queue;
 mod restore;
+mod walk;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -138,7 +139,16 @@ pub fn look(
     migrations: &[MigrationSet],
 ) -> Result<(LastStop, Vec<&'static str>), OpenError> {
     let last_stop = open::last_stop(path);
+    walk::refuse_damaged(path)?;
     Ok((last_stop, open::look(path, application_id, migrations)?))
+}
+
+/// Refuses a file whose log is damaged: what was committed behind the fault can be read by nobody
+/// ([`Sqlite::open_to_read`] shows what is before it).
+///
+/// Blocks: call it before serving, or on a blocking thread.
+pub fn refuse_damaged_log(path: &Path) -> Result<(), OpenError> {
+    walk::refuse_damaged(path)
 }
 
 impl Sqlite {
@@ -151,6 +161,10 @@ impl Sqlite {
         let is_ours = lock::nobody_has(path);
         let lock = lock::share(path)?;
         let last_stop = open::last_stop(path);
+        if is_ours {
+            // SQLite would make a damaged log shorter than it is, and say nothing.
+            walk::refuse_damaged(path)?;
+        }
         let connection = open::writer(options)?;
         let failed = |source| OpenError::Sqlite { path: path.clone(), source };
         let reader = |_| open::reader(options).map_err(failed);

@@ -86,6 +86,20 @@ impl Target {
         self.open_for(Purpose::Serve).await
     }
 
+    /// Why it cannot be used, and what to do about it.
+    fn unfit(&self, error: OpenError) -> Failure {
+        let is_damaged = matches!(error, OpenError::LogDamaged { .. });
+        let mut failure = refused(error);
+        if is_damaged {
+            let store = &self.store;
+            failure.text.push_str(&format!(
+                "\nnothing was changed\nto put back a good copy: semel broker restore --in BACKUP \
+                 --force --store {store}"
+            ));
+        }
+        failure
+    }
+
     /// One that is made is noted before anything is in it.
     async fn open_for(&self, purpose: Purpose) -> Result<Opened, Failure> {
         let kept = self.sqlite_path().map(|path| Kept::broker_file(&path));
@@ -125,7 +139,7 @@ impl Target {
                 return Err(Failure::new(Exit::Usage, text));
             }
         };
-        opened.map(Opened).map_err(refused)
+        opened.map(Opened).map_err(|error| self.unfit(error))
     }
 }
 

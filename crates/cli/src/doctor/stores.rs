@@ -119,6 +119,7 @@ fn to_do(error: &OpenError, expected: &Expected) -> String {
         }
         OpenError::Sqlite { .. }
         | OpenError::Io { .. }
+        | OpenError::LogDamaged { .. }
         | OpenError::Replacing { .. }
         | OpenError::Unfit { .. }
         | OpenError::Migration { .. }

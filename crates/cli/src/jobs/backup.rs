@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use semel_jobs::restore::{self, Restored};
-use semel_store::sqlite::{Existing, Sqlite};
+use semel_store::sqlite::{Existing, Sqlite, refuse_damaged_log};
 use serde_json::json;
 
 use super::engine::lock;
@@ -75,7 +75,7 @@ fn file(root: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::new(Exit::NotFound, format!("error: there is no {}", path.display())))
 }
 
-fn unfit(error: &semel_store::OpenError, root: &Path) -> Failure {
+pub(super) fn unfit(error: &semel_store::OpenError, root: &Path) -> Failure {
     let at = home_words(root);
     let text = format!(
         "error: {}\nto put back a good copy: semel job restore --in BACKUP --force{at}",
@@ -136,15 +136,24 @@ pub(super) fn say_restored(how: &str, done: Restored, root: &Path) -> Result<(),
     Ok(())
 }
 
+/// What SQLite finds wrong in the whole file.
+async fn complaints(path: &Path, root: &Path) -> Result<Vec<String>, Failure> {
+    let options = restore::options(path, now(), Arc::new(end));
+    let store = Sqlite::open_to_read(&options).map_err(|error| unfit(&error, root))?;
+    let _shown = progress::show("checking");
+    let found = store.integrity_check().await.unwrap_or_else(|error| vec![error.chain()]);
+    store.close().await;
+    Ok(found)
+}
+
 pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     let root = arguments.home.find()?;
     let path = file(&root)?;
-    let options = restore::options(&path, now(), Arc::new(end));
-    let store = Sqlite::open_to_read(&options).map_err(|error| unfit(&error, &root))?;
-    let shown = progress::show("checking");
-    let found = store.integrity_check().await.unwrap_or_else(|error| vec![error.chain()]);
-    store.close().await;
-    drop(shown);
+    let found = match refuse_damaged_log(&path) {
+        // What is before the fault may not even have its tables.
+        Err(error) => vec![chain(&error)],
+        Ok(()) => complaints(&path, &root).await?,
+    };
     let name = path.display().to_string();
     match Form::of_flag(arguments.json) {
         Form::Json => {

@@ -29,6 +29,7 @@ use semel_store::sqlite::Sqlite;
 use semel_vital::Vital;
 use tokio::task::JoinSet;
 
+use super::backup::unfit;
 use super::intake;
 use crate::broker::token;
 use crate::exit::{Exit, Failure, chain};
@@ -265,7 +266,7 @@ fn embedded(root: &Path, clock: &dyn Clock) -> Result<(Store, registrar::Store),
     let kept = Kept::jobs(root);
     kept.refuse_lost()?;
     let options = restore::options(&kept.path, clock.wall(), Arc::new(end)).to_serve();
-    let file = Sqlite::open(&options).map_err(|error| refused(chain(&error)))?;
+    let file = Sqlite::open(&options).map_err(|error| unfit(&error, root))?;
     kept.note()?;
     let file = Arc::new(file);
     let registrar = registrar::Store::Sqlite(registrar::SqliteStore::new(Arc::clone(&file)));

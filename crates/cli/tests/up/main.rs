@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod closed;
+mod damaged;
 mod ends;
 mod log;
 mod registrar;

@@ -116,6 +116,43 @@ async fn an_unclean_stop_is_noticed() {
     assert_eq!(get(&after_crash, "a").await, Some(1));
 }
 
+/// What a killed process leaves, with one byte of the log changed.
+fn killed_and_damaged(from: &std::path::Path, place: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(from.join("items.db"), folder.path().join("items.db")).unwrap();
+    let mut log = std::fs::read(from.join("items.db-wal")).unwrap();
+    log[place] ^= 0x10;
+    std::fs::write(folder.path().join("items.db-wal"), log).unwrap();
+    folder
+}
+
+#[tokio::test]
+async fn a_damaged_log_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for number in 0..20 {
+        store.write(move |tx| put(tx, &format!("{number:02}"), number)).await.unwrap();
+    }
+    let bytes = usize::try_from(store.wal_bytes()).unwrap();
+    for place in [0, 20, 1000, bytes / 2] {
+        let damaged = killed_and_damaged(folder.path(), place);
+        let path = damaged.path().join("items.db");
+        let files = || ["items.db", "items.db-wal"].map(|name| damaged.path().join(name));
+        let before = files().map(|file| std::fs::read(file).unwrap());
+        let refused = Sqlite::open(&options(damaged.path()).0).map(drop).expect_err("refused");
+        assert!(matches!(refused, OpenError::LogDamaged { .. }), "{refused}");
+        assert!(refused.to_string().contains("items.db-wal is damaged at "), "{refused}");
+        let ours = crate::support::APPLICATION_ID;
+        let looked = semel_store::sqlite::look(&path, ours, &[crate::support::ITEMS]);
+        assert!(matches!(looked, Err(OpenError::LogDamaged { .. })));
+        assert_eq!(files().map(|file| std::fs::read(file).unwrap()), before, "byte {place}");
+    }
+    // Of the last transaction nobody can tell whether the power was cut before its commit.
+    let torn = killed_and_damaged(folder.path(), bytes - 1);
+    assert_eq!(keys(&open(torn.path())).await.len(), 19);
+    store.close().await;
+}
+
 /// The end of one table's root page is overwritten: it can be opened, and nobody uses that table.
 fn damage(file: &std::path::Path) {
     use std::os::unix::fs::FileExt;
