@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rusqlite::ErrorCode;
 use semel_core::clock::UnixMs;
 use semel_core::status;
-use semel_store::sqlite::{LastStop, Sqlite, SqliteOptions};
+use semel_store::sqlite::{Alone, LastStop, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError};
 
 use crate::home::{HomeFile, LockedHome, MadeStores, Presence, StoresError};
@@ -83,7 +83,8 @@ pub async fn examine(home: &LockedHome, database: Database, now: UnixMs) -> Find
             return Finding { health: Health::Unusable, wrong: vec![words(&error)] };
         }
     }
-    let sqlite = match Sqlite::open(&database.options(&path, now)) {
+    // As whoever serves it: its lock file may have been deleted under a daemon that runs.
+    let sqlite = match Sqlite::open(&database.options(&path, now).to_serve()) {
         Ok(sqlite) => sqlite,
         Err(error) => {
             let health = if is_damage(&error) { Health::Damaged } else { Health::Unusable };
@@ -131,6 +132,13 @@ pub fn start_fresh(
 ) -> Result<Option<PathBuf>, FreshError> {
     let path = home.home().path(database.file());
     let presence = made(home).look(&path)?;
+    let _alone = match presence {
+        Presence::There => match Alone::with(&path)? {
+            Some(alone) => Some(alone),
+            None => return Err(OpenError::Served { path }.into()),
+        },
+        Presence::New | Presence::Lost => None,
+    };
     made(home).forget(&path)?;
     match presence {
         Presence::There => Ok(Some(set_aside(&path, now.0)?)),
@@ -159,6 +167,7 @@ pub(crate) fn is_damage(error: &OpenError) -> bool {
         | OpenError::NotOurs { .. }
         | OpenError::Newer { .. }
         | OpenError::Replacing { .. }
+        | OpenError::Served { .. }
         | OpenError::MigrationChanged { .. }
         | OpenError::Postgres(_) => false,
     }

@@ -180,14 +180,21 @@ pub enum OpenError {
         source: std::io::Error,
     },
 
-    /// A log (`-wal`) was whole once and is not any more: SQLite would drop what is behind the fault,
-    /// which was acknowledged.
+    /// A log (`-wal`) was whole once and is not any more: SQLite would drop what is behind the
+    /// fault, which was acknowledged.
     #[error("{} is damaged at {place}: what was committed behind it would be lost", path.display())]
     LogDamaged {
         /// The log.
         path: PathBuf,
         /// Where in it.
         place: String,
+    },
+
+    /// Another process serves the file, under this name or another.
+    #[error("{} is served by another process already", path.display())]
+    Served {
+        /// Which file.
+        path: PathBuf,
     },
 
     /// The database is being replaced, or that was stopped half-way.

@@ -42,7 +42,8 @@ pub type OnUncertain = Arc<dyn Fn(&StoreError) + Send + Sync>;
 /// What a file is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// To serve it: its log is copied into it when it is closed.
+    /// To serve it: nobody else does, under any name of the file, until it is closed. Its log is
+    /// copied into it then.
     Serve,
     /// For a command, or a look, maybe beside whoever serves it. Its log is theirs.
     Visit,
@@ -127,6 +128,8 @@ pub struct Sqlite {
     maintenance: Lane,
     /// Nobody replaces the file while it is open.
     lock: Mutex<Option<std::fs::File>>,
+    /// Nobody else serves it; held by each thread, too, for as long as it has a connection.
+    serving: Mutex<Option<Arc<lock::Serving>>>,
 }
 
 /// Looks at a file without changing or migrating it: an error says why it cannot be used, names
@@ -156,10 +159,15 @@ impl Sqlite {
     ///
     /// Blocks: call it before serving, or on a blocking thread.
     pub fn open(options: &SqliteOptions) -> Result<Self, OpenError> {
+        let options = &open::where_it_is(options);
         let path = &options.path;
         // The log of somebody who has it open is no trace of a stop.
         let is_ours = lock::nobody_has(path);
         let lock = lock::share(path)?;
+        let serving = match options.purpose {
+            Purpose::Serve => Some(lock::serve(path)?),
+            Purpose::Visit => None,
+        };
         let last_stop = open::last_stop(path);
         if is_ours {
             // SQLite would make a damaged log shorter than it is, and say nothing.
@@ -171,14 +179,17 @@ impl Sqlite {
         let readers = (0..options.readers).map(reader).collect::<Result<Vec<_>, _>>()?;
         let maintenance = open::maintenance(options).map_err(failed)?;
         let threads = |source| OpenError::Io { path: path.clone(), source };
+        let lane = |name, connections, style| {
+            Lane::start(name, connections, style, serving.as_ref()).map_err(threads)
+        };
         let store = Self {
             path: path.clone(),
             last_stop,
-            writer: Writer::start(connection, options).map_err(threads)?,
-            readers: Lane::start("sqlite-read", readers, lane::Style::Snapshot).map_err(threads)?,
-            maintenance: Lane::start("sqlite-upkeep", vec![maintenance], lane::Style::Bare)
-                .map_err(threads)?,
+            writer: Writer::start(connection, options, serving.clone()).map_err(threads)?,
+            readers: lane("sqlite-read", readers, lane::Style::Snapshot)?,
+            maintenance: lane("sqlite-upkeep", vec![maintenance], lane::Style::Bare)?,
             lock: Mutex::new(Some(lock)),
+            serving: Mutex::new(serving.clone()),
         };
         if is_ours && last_stop == LastStop::Unclean {
             store.check_in_background(Arc::clone(&options.on_uncertain));
@@ -230,10 +241,12 @@ impl Sqlite {
             path: path.clone(),
             last_stop,
             writer: Writer::none(),
-            readers: Lane::start("sqlite-read", readers, lane::Style::Snapshot).map_err(threads)?,
-            maintenance: Lane::start("sqlite-upkeep", maintenance, lane::Style::Bare)
+            readers: Lane::start("sqlite-read", readers, lane::Style::Snapshot, None)
+                .map_err(threads)?,
+            maintenance: Lane::start("sqlite-upkeep", maintenance, lane::Style::Bare, None)
                 .map_err(threads)?,
             lock: Mutex::new(Some(lock)),
+            serving: Mutex::new(None),
         })
     }
 
@@ -420,6 +433,7 @@ impl Sqlite {
         self.readers.close().await;
         self.maintenance.close().await;
         self.writer.close().await;
+        drop(self.serving.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }

@@ -78,7 +78,9 @@ impl RunningDaemon {
         let config = Config::read(&start.home).map_err(|error| refused(chain(&error)))?;
         start.home.socket_path().map_err(|error| refused(chain(&error)))?;
         let home = start.home.clone().lock().map_err(|error| refused(chain(&error)))?;
-        home.remove_leftovers().map_err(|error| refused(chain(&error)))?;
+        if start.ephemeral.is_some() {
+            home.remove_leftovers().map_err(|error| refused(chain(&error)))?;
+        }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(random)));
         let sources = Sources { mint: &mint, random: &secret, now: clock.wall() };
@@ -121,6 +123,11 @@ impl RunningDaemon {
             Access::ReadOnly => Engine::start_to_read(&folder, &options, &link, mint, clock_too),
         };
         let engine = Arc::new(engine.map_err(|error| unfit(&error, home.home()))?);
+        if start.ephemeral.is_none() {
+            // Not before: the lock's file may have been deleted under a daemon that runs, and then
+            // its databases say so.
+            home.remove_leftovers().map_err(|error| refused(chain(&error)))?;
+        }
         let tokens = Tokens::new(identity.local_token, Arc::clone(&clock));
         let home = Arc::new(home);
         let tokens = Arc::new(Rotating { tokens, home: Arc::downgrade(&home) });
@@ -315,6 +322,9 @@ async fn made(
 
 /// A damaged outbox is not touched: what was accepted is in it.
 fn unfit(error: &semel_store::OpenError, home: &Home) -> Failure {
+    if let semel_store::OpenError::Served { .. } = error {
+        return refused(chain(error));
+    }
     let look = command("daemon recover", home);
     refused(format!("the daemon's files cannot be used: {}\nto look at them: {look}", chain(error)))
 }

@@ -120,6 +120,7 @@ fn to_do(error: &OpenError, expected: &Expected) -> String {
         OpenError::Sqlite { .. }
         | OpenError::Io { .. }
         | OpenError::LogDamaged { .. }
+        | OpenError::Served { .. }
         | OpenError::Replacing { .. }
         | OpenError::Unfit { .. }
         | OpenError::Migration { .. }

@@ -76,6 +76,9 @@ fn file(root: &Path) -> Result<PathBuf, Failure> {
 }
 
 pub(super) fn unfit(error: &semel_store::OpenError, root: &Path) -> Failure {
+    if let semel_store::OpenError::Served { .. } = error {
+        return Failure::new(Exit::Refused, format!("error: {}", chain(error)));
+    }
     let at = home_words(root);
     let text = format!(
         "error: {}\nto put back a good copy: semel job restore --in BACKUP --force{at}",

@@ -7,6 +7,7 @@ mod damaged;
 mod ends;
 mod log;
 mod registrar;
+mod served;
 mod stores;
 
 use std::io::{BufRead, BufReader};

@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::caller::{Caller, Callers};
+use super::lock::Serving;
 use super::queue::{Queue, Urgency};
 use crate::{StoreError, limits};
 
@@ -33,11 +34,12 @@ impl Lane {
         name: &str,
         connections: Vec<Connection>,
         style: Style,
+        serving: Option<&Arc<Serving>>,
     ) -> std::io::Result<Self> {
         let queue = Arc::new(Queue::new(limits::READER_QUEUE_MAX, connections.len()));
         let lane = Self { queue, style, callers: Callers::default() };
         for connection in connections {
-            let queue = Arc::clone(&lane.queue);
+            let (queue, serving) = (Arc::clone(&lane.queue), serving.cloned());
             std::thread::Builder::new().name(name.to_owned()).spawn(move || {
                 while let Some(task) = queue.pop() {
                     // The hook has said where; whoever waits hears of it.
@@ -45,6 +47,7 @@ impl Lane {
                     leave_transaction(&connection);
                 }
                 drop(connection);
+                drop(serving);
                 queue.thread_ended();
             })?;
         }

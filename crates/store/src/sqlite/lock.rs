@@ -1,10 +1,16 @@
 //! Who has a file open: everybody holds a shared lock on a second file beside it, and who replaces
 //! the database holds it alone. Beside it, because closing any other handle of the database file
 //! itself would drop SQLite's own locks in this process.
+//!
+//! Who serves a database holds a lock on the database file itself, too: it is the same under every
+//! name of the file, and stays when somebody deletes the file beside it. It is of another kind
+//! (`flock`) than SQLite's, which it does not meet.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::open::{fsync_folder, wal_path};
@@ -18,10 +24,60 @@ const REPLACING: &[u8] = b"a restore is under way\n";
 const LOCK_LOOKS: u32 = 21;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
+/// How often it is looked whether somebody still serves a database.
+const SERVE_LOOKS: u32 = 200;
+
 /// A database that nobody has open, for as long as this lives.
 pub struct Alone {
     lock: File,
     path: PathBuf,
+    /// The database file, which nobody serves.
+    _file: Option<Serving>,
+}
+
+/// A database that nobody else serves. Every thread that has a connection to it holds this until
+/// the connection is closed: closing this before would take SQLite's locks away.
+pub(super) struct Serving(File);
+
+impl Drop for Serving {
+    /// Closing is not enough: a child that is being started has a copy of the open file until it
+    /// runs its program.
+    fn drop(&mut self) {
+        // It is closed next in any case.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Held for as long as a database is served; made where it is missing. A process that is about to
+/// end, or looks for a moment, is waited for.
+#[expect(clippy::disallowed_methods, reason = "nobody tells when another process unlocks")]
+pub(super) fn serve(path: &Path) -> Result<Arc<Serving>, OpenError> {
+    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
+    let file = opened.map_err(io)?;
+    for _ in 0..SERVE_LOOKS {
+        match file.try_lock() {
+            Ok(()) if is_still(&file, path).map_err(io)? => return Ok(Arc::new(Serving(file))),
+            // Somebody has put another file in its place meanwhile.
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
+    }
+    leave_open(file);
+    Err(OpenError::Served { path: path.to_owned() })
+}
+
+/// Who holds the lock may be in this process, and closing this would take SQLite's locks from it.
+/// It is closed when the process ends, which is next.
+fn leave_open(file: File) {
+    std::mem::forget(file);
+}
+
+/// Whether the open file is the one of that name.
+fn is_still(file: &File, path: &Path) -> std::io::Result<bool> {
+    let (held, named) = (file.metadata()?, std::fs::metadata(path)?);
+    Ok((held.dev(), held.ino()) == (named.dev(), named.ino()))
 }
 
 /// Held for as long as a database is open.
@@ -52,7 +108,7 @@ pub(super) fn share(path: &Path) -> Result<File, OpenError> {
 
 /// Whether nobody has the database open now; of one that cannot be locked nobody knows.
 pub(super) fn nobody_has(path: &Path) -> bool {
-    matches!(Alone::with(path), Ok(Some(_)))
+    open(path).is_ok_and(|lock| lock.try_lock().is_ok())
 }
 
 impl Alone {
@@ -60,9 +116,28 @@ impl Alone {
     pub fn with(path: &Path) -> Result<Option<Self>, OpenError> {
         let lock = open(path)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Some(Self { lock, path: path.to_owned() })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(source)) => Err(OpenError::Io { path: beside(path), source }),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(source)) => {
+                return Err(OpenError::Io { path: beside(path), source });
+            }
+        }
+        // The file beside it may be another one than theirs.
+        let io = |source| OpenError::Io { path: path.to_owned(), source };
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Some(Self { lock, path: path.to_owned(), _file: None }));
+            }
+            Err(error) => return Err(io(error)),
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self { lock, path: path.to_owned(), _file: Some(Serving(file)) })),
+            Err(TryLockError::WouldBlock) => {
+                leave_open(file);
+                Ok(None)
+            }
+            Err(TryLockError::Error(source)) => Err(io(source)),
         }
     }
 
@@ -138,6 +213,25 @@ mod tests {
             openers.into_iter().map(|opener| opener.join().unwrap()).sum()
         });
         assert_eq!(refused, 0);
+    }
+
+    #[test]
+    fn a_file_is_served_once_under_all_of_its_names_whatever_is_deleted_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let path = at("a.db");
+        let serving = serve(&path).unwrap();
+        std::fs::hard_link(&path, at("b.db")).unwrap();
+        std::os::unix::fs::symlink(&path, at("c.db")).unwrap();
+        drop(share(&path).unwrap());
+        std::fs::remove_file(beside(&path)).unwrap();
+        for name in ["a.db", "b.db", "c.db"] {
+            assert!(matches!(serve(&at(name)), Err(OpenError::Served { .. })), "{name}");
+            assert!(Alone::with(&at(name)).unwrap().is_none(), "{name}");
+        }
+        drop(serving);
+        drop(Alone::with(&path).unwrap().unwrap());
+        drop(serve(&at("b.db")).unwrap());
     }
 
     #[test]

@@ -46,6 +46,13 @@ pub(super) fn last_stop(path: &Path) -> LastStop {
     }
 }
 
+/// The same options with the file's own name: SQLite follows links, and keeps the log where they
+/// lead to.
+pub(super) fn where_it_is(options: &SqliteOptions) -> SqliteOptions {
+    let path = std::fs::canonicalize(&options.path).unwrap_or_else(|_| options.path.clone());
+    SqliteOptions { path, ..options.clone() }
+}
+
 pub(super) fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");

@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 use super::caller::{Caller, Callers};
 use super::group::{Group, Lost, Statements};
 use super::job::{Awaited, Job, Place, Riding, Sequence, Tx, cause};
+use super::lock::Serving;
 use super::queue::{Queue, Urgency};
 use super::{OnUncertain, Purpose, SqliteOptions, log};
 use crate::{StoreError, limits};
@@ -52,7 +53,11 @@ impl How<'_> {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, options: &SqliteOptions) -> std::io::Result<Self> {
+    pub(super) fn start(
+        connection: Connection,
+        options: &SqliteOptions,
+        serving: Option<Arc<Serving>>,
+    ) -> std::io::Result<Self> {
         let queue = Arc::new(Queue::new(options.queue_max, 1));
         let commits = Arc::new(AtomicU64::new(0));
         let thread = Thread {
@@ -66,7 +71,7 @@ impl Writer {
             ride_wait: options.ride_wait,
             rows_max: options.write_rows_max,
         };
-        let running = Running { thread, connection: Some(connection) };
+        let running = Running { thread, connection: Some(connection), serving };
         std::thread::Builder::new().name("sqlite-write".to_owned()).spawn(move || running.run())?;
         Ok(Self { queue, callers: Callers::default(), commits })
     }
@@ -167,6 +172,7 @@ struct Thread {
 struct Running {
     thread: Thread,
     connection: Option<Connection>,
+    serving: Option<Arc<Serving>>,
 }
 
 impl Running {
@@ -184,6 +190,7 @@ impl Drop for Running {
         self.thread.tell(&StoreError::Uncertain { cause: "the writer has panicked".into() });
         self.thread.refuse_the_rest();
         drop(self.connection.take());
+        drop(self.serving.take());
         self.thread.queue.thread_ended();
     }
 }
