@@ -89,6 +89,7 @@ fn shown(batch: &AcceptBatch, item: &AcceptItem, fresh: &Fresh) -> Option<frame:
         priority: envelope.priority(),
         meta: envelope.meta().as_str().to_owned(),
         body: envelope.body().to_owned(),
+        request_fingerprint: item.fingerprint,
         body_commitment: item.body_commitment.map(BodyHash),
         accepted_at: batch.now,
     })

@@ -136,6 +136,8 @@ pub struct Metrics {
     pub(crate) acks: Counter,
     /// Deliveries that were set aside.
     pub(crate) set_aside: Counter,
+    /// Messages that a page of history left out.
+    pub(crate) damaged: Counter,
     lag_seconds: Family<Labels, Gauge>,
     orphan_checks: Counter,
     orphans: Family<Labels, Gauge>,
@@ -184,6 +186,7 @@ impl Default for Metrics {
             pushes: Counter::default(),
             acks: Counter::default(),
             set_aside: Counter::default(),
+            damaged: Counter::default(),
             lag_seconds: Family::default(),
             orphan_checks: Counter::default(),
             orphans: Family::default(),
@@ -226,6 +229,8 @@ impl Metrics {
         registry.register("acks", "Deliveries that were acknowledged", self.acks.clone());
         let help = "Deliveries that nobody could be told, or that were leased too often";
         registry.register("set_aside", help, self.set_aside.clone());
+        let help = "Messages that history left out: they are not what was accepted";
+        registry.register("history_damaged", help, self.damaged.clone());
         let help = "The age of the oldest delivery that still waits";
         registry.register("delivery_lag_seconds", help, self.lag_seconds.clone());
         let help = "Consistency checks of a mesh";

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use semel_core::clock::{Reading, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Priority};
+use semel_core::fingerprint::{BodyHash, Fields, Fingerprint};
 use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, MeshId};
 use semel_store::StoreError;
 use semel_store::sqlite::Sequence;
@@ -132,9 +133,55 @@ pub struct Delivery {
     pub body: Vec<u8>,
     /// Of a sealed body.
     pub body_commitment: Option<[u8; 32]>,
+    /// Of the accepted request; what is here is still the same.
+    pub request_fingerprint: Fingerprint,
     /// When the broker accepted it.
     pub accepted_at: UnixMs,
 }
+
+/// Messages that were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Messages {
+    /// Those that are what was accepted, in the order of `seq`.
+    pub whole: Vec<Delivery>,
+    /// The numbers of those that are not any more: nobody may be told them.
+    pub damaged: Vec<i64>,
+}
+
+impl Messages {
+    /// Recomputes the fingerprint of each: not to be done by whoever writes.
+    fn of(rows: impl IntoIterator<Item = Result<RawDelivery, Unreadable>>) -> Self {
+        let mut messages = Self::default();
+        for row in rows {
+            let seq = row.as_ref().map_or_else(|unreadable| unreadable.seq, |row| row.seq);
+            let checked = row
+                .map_err(|unreadable| unreadable.why)
+                .and_then(|row| row.checked().map_err(|error| error.to_string()));
+            match checked {
+                Ok(delivery) => messages.whole.push(delivery),
+                Err(why) => {
+                    tracing::error!(seq, why, "a message is not what was accepted");
+                    messages.damaged.push(seq);
+                }
+            }
+        }
+        messages
+    }
+
+    /// How many were read.
+    pub fn count(&self) -> usize {
+        self.whole.len() + self.damaged.len()
+    }
+}
+
+/// A message of which nothing but its number can be read.
+struct Unreadable {
+    seq: i64,
+    why: String,
+}
+
+/// Why a message is out of the way: it is not what was accepted.
+pub(crate) const DAMAGED: &str = "damaged";
 
 /// Somebody asks a queue for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,6 +210,8 @@ pub enum Taken {
         taken: Vec<Delivery>,
         /// What was leased too often and is out of the way now.
         set_aside: u64,
+        /// What is not what was accepted, and is out of the way, too.
+        damaged: u64,
     },
     /// There is no such queue.
     NoQueue,
@@ -173,6 +222,8 @@ pub enum Taken {
 pub struct HistoryPage {
     /// In the order of `seq`.
     pub deliveries: Vec<Delivery>,
+    /// The numbers of messages that are not what was accepted.
+    pub damaged: Vec<i64>,
     /// Where to go on; nothing when this was the end.
     pub next_after_seq: Option<i64>,
 }
@@ -309,7 +360,7 @@ impl Store {
         recipient: Uuid,
         after_seq: i64,
         limit: i64,
-    ) -> Result<Vec<Delivery>, StoreError> {
+    ) -> Result<Messages, StoreError> {
         match self {
             Self::Sqlite(store) => store.deliveries(mesh_id, recipient, after_seq, limit).await,
             Self::Postgres(store) => store.deliveries(mesh_id, recipient, after_seq, limit).await,
@@ -454,11 +505,12 @@ impl Room {
 
 impl HistoryPage {
     /// `scanned` is where the look through history was cut off.
-    fn new(deliveries: Vec<Delivery>, limit: i64, scanned: Option<i64>) -> Self {
-        let full = i64::try_from(deliveries.len()).is_ok_and(|count| count >= limit);
-        let last = deliveries.last().map(|delivery| delivery.seq);
+    fn new(messages: Messages, limit: i64, scanned: Option<i64>) -> Self {
+        let full = i64::try_from(messages.count()).is_ok_and(|count| count >= limit);
+        let last = messages.whole.last().map(|delivery| delivery.seq);
+        let last = last.max(messages.damaged.last().copied());
         let next_after_seq = if full { last } else { scanned };
-        Self { deliveries, next_after_seq }
+        Self { deliveries: messages.whole, damaged: messages.damaged, next_after_seq }
     }
 }
 
@@ -477,11 +529,19 @@ struct RawDelivery {
     meta: Option<String>,
     body: Option<Vec<u8>>,
     body_commitment: Option<[u8; 32]>,
+    request_fingerprint: Option<[u8; 32]>,
     accepted_at: UnixMs,
 }
 
 impl RawDelivery {
-    /// An impossible combination is `Corrupt`, never a panic.
+    /// Whether there is room for it in a frame.
+    fn fits(&self, room: &mut Room) -> bool {
+        let (body, meta) = (self.body.as_ref(), self.meta.as_ref());
+        room.admits(body.map_or(0, Vec::len), meta.map_or(0, String::len))
+    }
+
+    /// An impossible combination is `Corrupt`, never a panic, and so is what does not have the
+    /// fingerprint of what was accepted.
     fn checked(self) -> Result<Delivery, StoreError> {
         let id = self.broker_message_id.to_string();
         let corrupt = |what: &str| StoreError::Corrupt {
@@ -493,7 +553,18 @@ impl RawDelivery {
         let kind = kind.ok_or_else(|| corrupt("the destination's kind is unknown"))?;
         let reference = self.destination_ref.ok_or_else(|| corrupt("the message is missing"))?;
         let destination = Destination::new(kind, reference);
+        let destination = destination.map_err(|refusal| corrupt(&refusal.detail))?;
         let client_message_id = ClientMessageId::parse(&self.client_message_id.unwrap_or_default());
+        let priority = self.priority.and_then(Priority::from_rank);
+        let priority = priority.ok_or_else(|| corrupt("the priority is unknown"))?;
+        let (meta, body) = (self.meta.unwrap_or_default(), self.body.unwrap_or_default());
+        let reply_to_id = self.reply_to_id.as_deref();
+        let fields = Fields { destination: &destination, reply_to_id, priority, meta: &meta };
+        let hash = self.body_commitment.map_or_else(|| BodyHash::of(&body), BodyHash);
+        let request_fingerprint = fields.fingerprint(hash);
+        if self.request_fingerprint != Some(request_fingerprint.0) {
+            return Err(corrupt("it does not have the fingerprint of what was accepted"));
+        }
         Ok(Delivery {
             seq: self.seq,
             broker_message_id: self.broker_message_id,
@@ -501,15 +572,13 @@ impl RawDelivery {
             sender_member_id: self.sender_member_id,
             sender_name: self.sender_name,
             sender_pubkey: self.sender_pubkey.unwrap_or_default(),
-            destination: destination.map_err(|refusal| corrupt(&refusal.detail))?,
+            destination,
             reply_to_id: self.reply_to_id,
-            priority: self
-                .priority
-                .and_then(Priority::from_rank)
-                .ok_or_else(|| corrupt("the priority is unknown"))?,
-            meta: self.meta.unwrap_or_default(),
-            body: self.body.unwrap_or_default(),
+            priority,
+            meta,
+            body,
             body_commitment: self.body_commitment,
+            request_fingerprint,
             accepted_at: self.accepted_at,
         })
     }

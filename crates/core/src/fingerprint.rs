@@ -52,20 +52,8 @@ impl Fingerprint {
         meta: &Meta,
         body_hash: BodyHash,
     ) -> Self {
-        let mut hash = Sha256::new();
-        for field in [
-            ENVELOPE_VERSION,
-            destination.kind().as_str(),
-            destination.reference(),
-            reply_to_id.unwrap_or_default(),
-            priority.as_str(),
-            meta.as_str(),
-        ] {
-            hash.update(field.as_bytes());
-            hash.update([0]);
-        }
-        hash.update(hex::pairs(body_hash.0).as_flattened());
-        Self(hash.finalize().into())
+        let fields = Fields { destination, reply_to_id, priority, meta: meta.as_str() };
+        fields.fingerprint(body_hash)
     }
 
     /// 64 lower-case hexadecimal digits.
@@ -76,6 +64,40 @@ impl Fingerprint {
     /// The first 8 bytes in hex: enough to compare two parties' views, safe to show.
     pub fn prefix(self) -> String {
         hex::text(&self.0[..8])
+    }
+}
+
+/// What was accepted once, read back: its meta is text that was canonical then.
+#[derive(Debug, Clone, Copy)]
+pub struct Fields<'a> {
+    /// Where it was sent.
+    pub destination: &'a Destination,
+    /// The message it replies to.
+    pub reply_to_id: Option<&'a str>,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Canonical JSON, or empty.
+    pub meta: &'a str,
+}
+
+impl Fields<'_> {
+    /// The fingerprint of these with a body that is represented by `body_hash`: whoever has kept
+    /// the one of the accept sees by it whether they are still the same.
+    pub fn fingerprint(&self, body_hash: BodyHash) -> Fingerprint {
+        let mut hash = Sha256::new();
+        for field in [
+            ENVELOPE_VERSION,
+            self.destination.kind().as_str(),
+            self.destination.reference(),
+            self.reply_to_id.unwrap_or_default(),
+            self.priority.as_str(),
+            self.meta,
+        ] {
+            hash.update(field.as_bytes());
+            hash.update([0]);
+        }
+        hash.update(hex::pairs(body_hash.0).as_flattened());
+        Fingerprint(hash.finalize().into())
     }
 }
 

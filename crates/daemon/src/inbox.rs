@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rusqlite::Connection;
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::envelope::DestinationKind;
 use semel_store::sqlite::{OnUncertain, Sqlite, SqliteOptions, Tx};
@@ -22,7 +23,7 @@ use crate::recover::{Database, is_damage, set_aside};
 use crate::store::aside::{self, Aside, NewAside};
 use crate::store::event::{self, Event, EventKind};
 use crate::store::extent::{self, Extent};
-use crate::store::inbox::{self, Arrived, Filter, Message, Way};
+use crate::store::inbox::{self, Arrived, Filter, Found, Incoming, Message, Way};
 use crate::store::reader::{self, Read};
 use crate::store::upkeep::bytes_used;
 use crate::store::{INBOX_APPLICATION_ID, INBOX_MIGRATIONS};
@@ -153,8 +154,9 @@ impl Inbox {
         let count = arrived.len();
         let sizes = arrived.iter().map(|it| (it.body.len() + it.meta.len()) as u64 + ROW_BYTES);
         let bytes = sizes.sum();
+        let incoming: Vec<Incoming> = arrived.into_iter().map(Incoming::from).collect();
         let kinds = self.sqlite.write_for(count.max(1), move |tx| {
-            let kinds = inbox::receive_in_tx(tx, &arrived, now, way)?;
+            let kinds = inbox::receive_in_tx(tx, &incoming, now, way)?;
             if let Some(extent) = &extent {
                 extent::raise_in_tx(tx, extent)?;
             }
@@ -231,7 +233,33 @@ impl Inbox {
 
     /// A page of messages, in the order of arrival.
     pub async fn list(&self, filter: Filter, limit: i64) -> Result<Vec<Message>, StoreError> {
-        self.sqlite.read(move |connection| inbox::list(connection, &filter, limit)).await
+        let list = move |connection: &Connection| inbox::list(connection, &filter, limit);
+        let Found { whole, damaged } = self.sqlite.read(list).await?;
+        self.put_away(damaged).await;
+        Ok(whole)
+    }
+
+    /// Takes messages that are not what arrived any more out of the way, for somebody to look at.
+    /// Where that cannot be written, they are passed over once more the next time.
+    async fn put_away(&self, damaged: Vec<i64>) {
+        if damaged.is_empty() {
+            return;
+        }
+        let now = self.clock.wall();
+        let write = self.sqlite.write(move |tx| {
+            let mut moved = 0;
+            for id in &damaged {
+                moved += u64::from(inbox::set_aside_in_tx(tx, *id, now)?);
+            }
+            Ok(moved)
+        });
+        match write.await {
+            Ok(moved) => drop(self.nonsense.fetch_add(moved, Ordering::Relaxed)),
+            Err(error) => {
+                let error = error.chain();
+                tracing::error!(error, "damaged messages could not be set aside");
+            }
+        }
     }
 
     /// Makes what has arrived searchable, in the background of everything else.
@@ -261,7 +289,10 @@ impl Inbox {
             }
         }
         let words = words.to_owned();
-        self.sqlite.read(move |connection| inbox::search(connection, &words, after, limit)).await
+        let search = move |connection: &Connection| inbox::search(connection, &words, after, limit);
+        let Found { whole, damaged } = self.sqlite.read(search).await?;
+        self.put_away(damaged).await;
+        Ok(whole)
     }
 
     /// How far a reader has read.
@@ -291,7 +322,10 @@ impl Inbox {
 
     /// A page of what happened after this.
     pub async fn events(&self, after: i64, limit: i64) -> Result<Vec<Event>, StoreError> {
-        self.sqlite.read(move |connection| event::after(connection, after, limit)).await
+        let read = move |connection: &Connection| event::after(connection, after, limit);
+        let (events, damaged) = self.sqlite.read(read).await?;
+        self.put_away(damaged).await;
+        Ok(events)
     }
 
     /// The newest message's number, or 0; it may have been swept.

@@ -388,6 +388,27 @@ impl Store {
     }
 }
 
+/// What a list shows of a row: one that makes no sense is told, and passed over, so that it takes
+/// no other with it.
+fn readable(no: JobNo, read: Result<Job, StoreError>) -> Result<Option<Job>, StoreError> {
+    match read {
+        Ok(job) => Ok(Some(job)),
+        Err(
+            error @ (StoreError::Corrupt { .. }
+            | StoreError::Sqlite(
+                rusqlite::Error::FromSqlConversionFailure(..)
+                | rusqlite::Error::InvalidColumnType(..)
+                | rusqlite::Error::IntegralValueOutOfRange(..)
+                | rusqlite::Error::Utf8Error(..),
+            )),
+        ) => {
+            tracing::error!(no = no.0, error = error.chain(), "a damaged job is not listed");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 pub(crate) fn corrupt(
     table: &'static str,
     id: impl ToString,

@@ -200,6 +200,8 @@ CREATE TABLE mesh.topic_message (
     priority          SMALLINT NOT NULL CHECK (priority BETWEEN 0 AND 2),
     meta              TEXT    NOT NULL,
     body              BYTEA    NOT NULL,
+    -- Of the accepted request: by it is known that nothing else was changed since.
+    request_fingerprint BYTEA NOT NULL CHECK (length(request_fingerprint) = 32),
     body_commitment   BYTEA    CHECK (length(body_commitment) = 32),
     accepted_at       BIGINT NOT NULL,
     PRIMARY KEY (mesh_id, broker_message_id)
@@ -216,6 +218,8 @@ CREATE TABLE mesh.message_queue (
     priority          SMALLINT NOT NULL CHECK (priority BETWEEN 0 AND 2),
     meta              TEXT    NOT NULL,
     body              BYTEA    NOT NULL,
+    -- Of the accepted request: by it is known that nothing else was changed since.
+    request_fingerprint BYTEA NOT NULL CHECK (length(request_fingerprint) = 32),
     body_commitment   BYTEA    CHECK (length(body_commitment) = 32),
     accepted_at       BIGINT NOT NULL,
     PRIMARY KEY (mesh_id, broker_message_id)

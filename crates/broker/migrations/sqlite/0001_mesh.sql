@@ -197,6 +197,8 @@ CREATE TABLE topic_message (
     priority          INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 2),
     meta              TEXT    NOT NULL,
     body              BLOB    NOT NULL,
+    -- Of the accepted request: by it is known that nothing else was changed since.
+    request_fingerprint BLOB NOT NULL CHECK (length(request_fingerprint) = 32),
     body_commitment   BLOB    CHECK (length(body_commitment) = 32),
     accepted_at       INTEGER NOT NULL,
     -- Its history number.
@@ -215,6 +217,8 @@ CREATE TABLE message_queue (
     priority          INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 2),
     meta              TEXT    NOT NULL,
     body              BLOB    NOT NULL,
+    -- Of the accepted request: by it is known that nothing else was changed since.
+    request_fingerprint BLOB NOT NULL CHECK (length(request_fingerprint) = 32),
     body_commitment   BLOB    CHECK (length(body_commitment) = 32),
     accepted_at       INTEGER NOT NULL,
     -- Its history number.

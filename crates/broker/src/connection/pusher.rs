@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::{Connection, End};
 use crate::limits::{DELIVERIES_MAX, END_AGAIN, PUSH_WINDOW};
-use crate::store::Delivery;
+use crate::store::{DAMAGED, Delivery, Messages};
 
 /// Why a delivery is set aside.
 const NO_KEY: &str = "the sender has no key";
@@ -101,14 +101,16 @@ async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, En
             return Ok(Pushed::All);
         }
     };
-    let full = i64::try_from(waiting.len()).unwrap_or(i64::MAX) == limit;
-    let seqs: Vec<i64> = waiting.iter().map(|delivery| delivery.seq).collect();
-    let mut frames: Vec<frame::Delivery> = waiting.into_iter().filter_map(on_the_wire).collect();
-    let unsaid = unsaid(&seqs, &frames);
-    if let (Some(first), false) = (unsaid.first(), set_aside(connection, &unsaid).await) {
-        // An acknowledgement of what comes after it would end it.
-        frames.retain(|delivery| delivery.seq < *first);
-        fresh.leave();
+    let full = i64::try_from(waiting.count()).unwrap_or(i64::MAX) == limit;
+    let Messages { whole, damaged } = waiting;
+    let seqs: Vec<i64> = whole.iter().map(|delivery| delivery.seq).collect();
+    let mut frames: Vec<frame::Delivery> = whole.into_iter().filter_map(on_the_wire).collect();
+    for (unsaid, why) in [(unsaid(&seqs, &frames), NO_KEY), (damaged, DAMAGED)] {
+        if let (Some(first), false) = (unsaid.first(), set_aside(connection, &unsaid, why).await) {
+            // An acknowledgement of what comes after it would end it.
+            frames.retain(|delivery| delivery.seq < *first);
+            fresh.leave();
+        }
     }
     if full {
         fresh.leave();
@@ -143,17 +145,17 @@ fn unsaid(seqs: &[i64], frames: &[frame::Delivery]) -> Vec<i64> {
 }
 
 /// Whether these are out of the way.
-async fn set_aside(connection: &Connection, seqs: &[i64]) -> bool {
+async fn set_aside(connection: &Connection, seqs: &[i64], why: &'static str) -> bool {
     if seqs.is_empty() {
         return true;
     }
     let (mesh_id, member_id) = (connection.mesh.mesh_id, connection.session.member_id);
     let (store, now) = (&connection.broker.store, connection.broker.clock.wall());
     let recipient = member_id.as_uuid();
-    match store.deliveries_set_aside(mesh_id, recipient, seqs, NO_KEY, now).await {
+    match store.deliveries_set_aside(mesh_id, recipient, seqs, why, now).await {
         Ok(moved) => {
             connection.broker.pipeline.metrics().set_aside.inc_by(moved);
-            tracing::error!(%mesh_id, %member_id, moved, "deliveries were set aside: {NO_KEY}");
+            tracing::error!(%mesh_id, %member_id, moved, "deliveries were set aside: {why}");
             true
         }
         Err(error) => {
@@ -255,6 +257,7 @@ pub(super) fn on_the_wire(delivery: Delivery) -> Option<frame::Delivery> {
         priority: delivery.priority,
         meta: delivery.meta,
         body: delivery.body,
+        request_fingerprint: delivery.request_fingerprint,
         body_commitment: delivery.body_commitment.map(BodyHash),
         accepted_at: delivery.accepted_at,
     })

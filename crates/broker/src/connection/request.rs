@@ -36,11 +36,16 @@ pub(super) async fn queue_take(
     let request_id = request.request_id;
     let taken = broker.store.queue_take(mesh.mesh_id, &request.queue, take).await;
     Ok(match taken.map_err(|error| abandoned(&error, "work could not be taken"))? {
-        Taken::Leased { taken, set_aside } => {
+        Taken::Leased { taken, set_aside, damaged } => {
             if set_aside > 0 {
                 let (mesh_id, queue) = (mesh.mesh_id, &request.queue);
                 tracing::error!(%mesh_id, queue, set_aside, "work was leased too often");
                 broker.pipeline.metrics().set_aside.inc_by(set_aside);
+            }
+            if damaged > 0 {
+                let (mesh_id, queue) = (mesh.mesh_id, &request.queue);
+                tracing::error!(%mesh_id, queue, damaged, "work is not what was accepted");
+                broker.pipeline.metrics().set_aside.inc_by(damaged);
             }
             let deliveries = taken.into_iter().filter_map(on_the_wire).collect();
             FromBroker::QueueTaken(QueueTaken { request_id, deliveries, lease_until })
@@ -75,6 +80,7 @@ pub(super) async fn history(
     let store = &connection.broker.store;
     let page = store.history(mesh.mesh_id, member_id, request.after_seq, limit).await;
     let page = page.map_err(|error| abandoned(&error, "history could not be read"))?;
+    connection.broker.pipeline.metrics().damaged.inc_by(page.damaged.len() as u64);
     let mut deliveries: Vec<frame::Delivery> =
         page.deliveries.into_iter().filter_map(on_the_wire).collect();
     let fit = fitting(&deliveries, frame_bytes_max(mesh.inline_bytes as usize));

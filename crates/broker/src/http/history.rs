@@ -24,6 +24,7 @@ pub(super) async fn list(call: &Call) -> Result<Answer, Problem> {
     let store = &call.broker.store;
     let found = store.history(asking.mesh.mesh_id, asking.member_id, after, limit).await;
     let found = found.map_err(failed)?;
+    call.broker.pipeline.metrics().damaged.inc_by(found.damaged.len() as u64);
     let (mut deliveries, mut next) = (found.deliveries, found.next_after_seq);
     let fit = fitting(&deliveries);
     if fit < deliveries.len() {

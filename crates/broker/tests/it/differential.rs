@@ -99,7 +99,9 @@ async fn observe(mut f: Fixture, steps: &[Step], handing: Handing) -> Vec<String
     for member in 0..3 {
         let recipient = f.members[member].as_uuid();
         let waiting = f.store.deliveries(f.mesh_id, recipient, 0, 1000).await.unwrap();
-        seen.extend(waiting.iter().map(|delivery| format!("{member} waits for {delivery:?}")));
+        seen.extend(
+            waiting.whole.iter().map(|delivery| format!("{member} waits for {delivery:?}")),
+        );
     }
     seen
 }

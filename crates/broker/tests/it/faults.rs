@@ -242,7 +242,7 @@ async fn what_was_not_acknowledged_is_delivered() {
             async { (until_told(push).await, until_told(done).await, until_told(acked).await) };
         let (pushed, done, acked) = during((faulty, f), life, std::future::ready(())).await;
         for pushed in pushed.into_iter().flatten() {
-            assert_eq!(pushed.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2, 3]);
+            assert_eq!(pushed.whole.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2, 3]);
         }
         let waiting = f.waiting(1).await;
         assert!(waiting.contains(&3), "it was never acknowledged: {waiting:?}");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use semel_broker::accept::Verdict;
 use semel_broker::store::{Ended, Greeted, MemberStatus, Store};
 use semel_core::code::Code;
+use semel_core::fingerprint::{BodyHash, Fingerprint};
 use semel_core::id::UuidId;
 use semel_testkit::conformance::{Case, conforms};
 use semel_testkit::proxy::Fault;
@@ -242,17 +243,18 @@ async fn acknowledged(f: &Fixture) {
     assert_eq!(f.waiting(1).await, [3]);
     assert_eq!(f.waiting(0).await, [1, 2, 3]);
     let page = f.store.deliveries(f.mesh_id, f.members[0].as_uuid(), 1, 1).await.unwrap();
-    assert_eq!(page.iter().map(|d| d.seq).collect::<Vec<_>>(), [2]);
+    assert_eq!(page.whole.iter().map(|d| d.seq).collect::<Vec<_>>(), [2]);
 }
 
 async fn reads_back(f: &Fixture) {
     let mut item = f.item(0, "one", dm2(), "bytes \u{0} and é");
     item.envelope = item.envelope.with_reply_to("earlier").unwrap();
     item.body_commitment = Some([9; 32]);
+    item.fingerprint = Fingerprint::with_body_hash(&item.envelope, BodyHash([9; 32]));
     item.mentions = vec![pubkey(1), pubkey(99)];
     history_id(&f.accept_one(item.clone()).await);
     let found = f.store.deliveries(f.mesh_id, f.members[2].as_uuid(), 0, 10).await.unwrap();
-    let [delivery] = found.as_slice() else { panic!("{found:?}") };
+    let [delivery] = found.whole.as_slice() else { panic!("{found:?}") };
     assert_eq!(delivery.client_message_id, item.client_message_id);
     assert_eq!(delivery.broker_message_id, item.broker_message_id);
     assert_eq!(delivery.destination, *item.envelope.destination());

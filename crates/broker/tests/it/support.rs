@@ -298,6 +298,6 @@ impl Fixture {
     pub(crate) async fn waiting(&self, member: usize) -> Vec<i64> {
         let recipient = self.members[member].as_uuid();
         let found = self.store.deliveries(self.mesh_id, recipient, 0, 10_000).await.unwrap();
-        found.iter().map(|delivery| delivery.seq).collect()
+        found.whole.iter().map(|delivery| delivery.seq).collect()
     }
 }

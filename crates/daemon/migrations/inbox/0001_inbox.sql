@@ -20,7 +20,10 @@ CREATE TABLE inbox (
     meta              TEXT    NOT NULL,
     body              BLOB    NOT NULL,
     accepted_at       INTEGER NOT NULL,
-    received_at       INTEGER NOT NULL
+    received_at       INTEGER NOT NULL,
+    -- Of everything above but the number and when it was received, as it arrived: what differs from
+    -- it was changed since, and is not shown.
+    digest            BLOB    NOT NULL CHECK (length(digest) = 32)
 ) STRICT;
 
 CREATE INDEX inbox_topic ON inbox (topic, id) WHERE topic IS NOT NULL;
@@ -89,7 +92,7 @@ CREATE TABLE set_aside (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     at     INTEGER NOT NULL,
     -- Who could not take it.
-    source TEXT    NOT NULL CHECK (source = 'link' OR source = 'jobs'),
+    source TEXT    NOT NULL CHECK (source = 'link' OR source = 'jobs' OR source = 'inbox'),
     reason TEXT    NOT NULL,
     -- Its number in the mesh's history, where that could be read.
     seq    INTEGER,

@@ -72,7 +72,7 @@ pub(super) fn asides() -> Value {
     list_of(object(&[
         ("id", number()),
         ("at", time()),
-        ("source", word(&["link", "jobs"])),
+        ("source", word(&["link", "jobs", "inbox"])),
         ("reason", text()),
         ("seq", maybe_number()),
         ("body", maybe_text()),

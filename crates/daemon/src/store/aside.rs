@@ -37,6 +37,8 @@ status! {
         Link = "link",
         /// The job engine: it is no job.
         Jobs = "jobs",
+        /// The inbox: it is not what arrived any more.
+        Inbox = "inbox",
     }
 }
 

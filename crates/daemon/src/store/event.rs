@@ -1,12 +1,12 @@
 //! The table `event`: what happened, in order, for streams that come and go. A message's event is
 //! written with the message and names it.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 use semel_core::clock::UnixMs;
 use semel_core::status;
 use semel_store::{StoreError, statements};
 
-use super::inbox::{self, Message};
+use super::inbox::{Found, Message};
 
 statements! {
     ADD = "
@@ -25,7 +25,8 @@ statements! {
                inbox.id, inbox.sender_member_id, inbox.client_message_id,
                inbox.broker_message_id, inbox.seq, inbox.destination_kind, inbox.topic,
                inbox.sender_pubkey, inbox.sender_name, inbox.priority, inbox.reply_to_id,
-               inbox.meta, inbox.body, inbox.accepted_at, inbox.received_at
+               inbox.meta, inbox.body, inbox.accepted_at, inbox.received_at,
+               inbox.digest
           FROM event
           LEFT JOIN inbox ON inbox.id = event.inbox_id
          WHERE event.id > ?1
@@ -112,24 +113,44 @@ pub fn add_arrived_in_tx(tx: &Connection, first: i64, now: UnixMs) -> Result<(),
     Ok(())
 }
 
-/// A page of what happened after this.
-pub fn after(connection: &Connection, id: i64, limit: i64) -> Result<Vec<Event>, StoreError> {
+/// A page of what happened after this, and the numbers of messages in it that are damaged: of those
+/// only that they came is told. An event that makes no sense is passed over.
+pub fn after(
+    connection: &Connection,
+    id: i64,
+    limit: i64,
+) -> Result<(Vec<Event>, Vec<i64>), StoreError> {
     let mut statement = connection.prepare_cached(AFTER)?;
-    let mut rows = statement.query(params![id, limit])?;
-    let mut events = Vec::new();
-    while let Some(row) = rows.next()? {
-        let id: i64 = row.get(0)?;
-        let kind: String = row.get(2)?;
-        let kind = EventKind::parse(&kind).ok_or_else(|| StoreError::Corrupt {
-            table: "event",
-            id: id.to_string(),
-            what: format!("the kind {kind:?} is unknown"),
-        })?;
-        let about: Option<i64> = row.get(4)?;
-        let message = about.map(|_| inbox::message(row, 4)).transpose()?;
-        events.push(Event { id, at: UnixMs(row.get(1)?), kind, data: row.get(3)?, message });
+    let (mut events, mut found) = (Vec::new(), Found::default());
+    let (mut after, mut left) = (id, limit);
+    while left > 0 {
+        let mut rows = statement.query(params![after, left])?;
+        let mut count = 0;
+        while let Some(row) = rows.next()? {
+            after = row.get(0)?;
+            count += 1;
+            let about: Option<i64> = row.get(4)?;
+            if about.is_some() {
+                found.add(row, 4)?;
+            }
+            let message = found.whole.pop();
+            match event(row, message) {
+                Some(event) => events.push(event),
+                None => tracing::error!(id = after, "an event makes no sense"),
+            }
+        }
+        if count < left {
+            break;
+        }
+        left = limit - i64::try_from(events.len()).unwrap_or(limit);
     }
-    Ok(events)
+    Ok((events, found.damaged))
+}
+
+fn event(row: &Row<'_>, message: Option<Message>) -> Option<Event> {
+    let kind = EventKind::parse(row.get_ref(2).ok()?.as_str().ok()?)?;
+    let (id, at) = (row.get(0).ok()?, UnixMs(row.get(1).ok()?));
+    Some(Event { id, at, kind, data: row.get(3).ok()?, message })
 }
 
 /// When something was last written into the file: an event, or a message.

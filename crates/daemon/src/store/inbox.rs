@@ -1,12 +1,15 @@
 //! The tables `inbox` and `inbox_key`: what arrived, each message once (daemon.md, "Inbox").
 
-use rusqlite::{Connection, Row, ToSql, params};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row, Rows, ToSql, params};
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{DestinationKind, Priority};
+use semel_core::fingerprint::BodyHash;
 use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, UuidId};
 use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
+use super::aside::{self, AsideSource, NewAside};
 use super::event;
 use crate::limits::ROW_BYTES;
 
@@ -20,13 +23,13 @@ statements! {
     INSERT = "
         INSERT INTO inbox (sender_member_id, client_message_id, broker_message_id, seq,
                            destination_kind, topic, sender_pubkey, sender_name, priority,
-                           reply_to_id, meta, body, accepted_at, received_at)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+                           reply_to_id, meta, body, accepted_at, received_at, digest)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 
     LIST = "
         SELECT id, sender_member_id, client_message_id, broker_message_id, seq,
                destination_kind, topic, sender_pubkey, sender_name, priority, reply_to_id,
-               meta, body, accepted_at, received_at
+               meta, body, accepted_at, received_at, digest
           FROM inbox
          WHERE id > ?1
            AND received_at >= ?3
@@ -36,7 +39,7 @@ statements! {
     LIST_TOPIC = "
         SELECT id, sender_member_id, client_message_id, broker_message_id, seq,
                destination_kind, topic, sender_pubkey, sender_name, priority, reply_to_id,
-               meta, body, accepted_at, received_at
+               meta, body, accepted_at, received_at, digest
           FROM inbox
          WHERE id > ?1
            AND received_at >= ?3
@@ -47,7 +50,7 @@ statements! {
     LIST_SENDER = "
         SELECT id, sender_member_id, client_message_id, broker_message_id, seq,
                destination_kind, topic, sender_pubkey, sender_name, priority, reply_to_id,
-               meta, body, accepted_at, received_at
+               meta, body, accepted_at, received_at, digest
           FROM inbox
          WHERE id > ?1
            AND received_at >= ?3
@@ -58,7 +61,7 @@ statements! {
     LIST_BOTH = "
         SELECT id, sender_member_id, client_message_id, broker_message_id, seq,
                destination_kind, topic, sender_pubkey, sender_name, priority, reply_to_id,
-               meta, body, accepted_at, received_at
+               meta, body, accepted_at, received_at, digest
           FROM inbox
          WHERE id > ?1
            AND received_at >= ?3
@@ -72,13 +75,24 @@ statements! {
         SELECT inbox.id, inbox.sender_member_id, inbox.client_message_id,
                inbox.broker_message_id, inbox.seq, inbox.destination_kind, inbox.topic,
                inbox.sender_pubkey, inbox.sender_name, inbox.priority, inbox.reply_to_id,
-               inbox.meta, inbox.body, inbox.accepted_at, inbox.received_at
+               inbox.meta, inbox.body, inbox.accepted_at, inbox.received_at,
+               inbox.digest
           FROM inbox_fts
           JOIN inbox ON inbox.id = inbox_fts.rowid
          WHERE inbox_fts MATCH ?1
            AND inbox_fts.rowid > ?2
          ORDER BY inbox_fts.rowid
          LIMIT ?3";
+
+    /// Whatever their types: what is damaged is kept as it is.
+    DAMAGED = "
+        SELECT seq, client_message_id, sender_pubkey, sender_name, topic, meta, body
+          FROM inbox
+         WHERE id = ?1";
+
+    REMOVE = "
+        DELETE FROM inbox
+         WHERE id = ?1";
 
     INDEXED = "
         SELECT inbox_id
@@ -169,6 +183,78 @@ pub struct Arrived {
     pub accepted_at: UnixMs,
 }
 
+impl Arrived {
+    /// Of everything that it says, each part with its length: nothing can be moved from one to
+    /// another.
+    pub fn digest(&self) -> [u8; 32] {
+        let (seq, accepted_at) = (self.seq.to_be_bytes(), self.accepted_at.0.to_be_bytes());
+        let (sender, message) = (self.sender_member_id.as_uuid(), self.broker_message_id.as_uuid());
+        let body = BodyHash::of(&self.body).0;
+        let parts: [Option<&[u8]>; 13] = [
+            Some(sender.as_bytes()),
+            Some(self.client_message_id.as_str().as_bytes()),
+            Some(message.as_bytes()),
+            Some(&seq),
+            Some(self.destination_kind.as_str().as_bytes()),
+            self.topic.as_deref().map(str::as_bytes),
+            Some(self.sender_pubkey.as_bytes()),
+            Some(self.sender_name.as_bytes()),
+            Some(self.priority.as_str().as_bytes()),
+            self.reply_to_id.as_deref().map(str::as_bytes),
+            Some(self.meta.as_bytes()),
+            Some(&accepted_at),
+            Some(&body),
+        ];
+        let mut joined = Vec::with_capacity(self.meta.len() + 1024);
+        for part in parts {
+            let length = part.map_or(u64::MAX, |part| part.len() as u64);
+            joined.extend_from_slice(&length.to_be_bytes());
+            joined.extend_from_slice(part.unwrap_or_default());
+        }
+        BodyHash::of(&joined).0
+    }
+}
+
+/// A message on its way into the inbox, with what it will be compared with. Made before the
+/// transaction: the writer has more to do.
+#[derive(Debug, Clone)]
+pub struct Incoming {
+    arrived: Arrived,
+    digest: [u8; 32],
+}
+
+impl From<Arrived> for Incoming {
+    fn from(arrived: Arrived) -> Self {
+        let digest = arrived.digest();
+        Self { arrived, digest }
+    }
+}
+
+/// Messages that were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Those that are what arrived.
+    pub whole: Vec<Message>,
+    /// The numbers of those that are not any more.
+    pub damaged: Vec<i64>,
+}
+
+impl Found {
+    /// Adds a row; only that it is damaged is no reason to end.
+    pub(super) fn add(&mut self, row: &Row<'_>, first: usize) -> Result<i64, StoreError> {
+        let id = row.get(first)?;
+        match message(row, first) {
+            Ok(message) => self.whole.push(message),
+            Err(StoreError::Corrupt { what, .. }) => {
+                tracing::error!(id, what, "a message in the inbox is not what arrived");
+                self.damaged.push(id);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(id)
+    }
+}
+
 /// A message in the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
@@ -205,13 +291,13 @@ pub enum Way {
 /// Stores what has not been stored yet, and says of which kinds it was. Only that is announced.
 pub fn receive_in_tx(
     tx: &Connection,
-    arrived: &[Arrived],
+    incoming: &[Incoming],
     now: UnixMs,
     way: Way,
 ) -> Result<Vec<DestinationKind>, StoreError> {
     let (mut new, mut first) = (Vec::new(), None);
     let (mut key, mut insert) = (tx.prepare_cached(KEY)?, tx.prepare_cached(INSERT)?);
-    for message in arrived {
+    for Incoming { arrived: message, digest } in incoming {
         let sender = message.sender_member_id.as_uuid().into_bytes();
         let id = message.client_message_id.as_str();
         // A clock that was behind must not make the key look old: the broker may send it again.
@@ -236,6 +322,7 @@ pub fn receive_in_tx(
             message.body,
             message.accepted_at.0,
             now.0,
+            digest,
         ])?;
         first.get_or_insert_with(|| tx.last_insert_rowid());
     }
@@ -262,13 +349,28 @@ pub fn index_in_tx(tx: &Connection, limit: i64) -> Result<i64, StoreError> {
 }
 
 /// A page of messages, in the order of arrival.
-pub fn list(
+pub fn list(connection: &Connection, filter: &Filter, limit: i64) -> Result<Found, StoreError> {
+    let mut found = Found::default();
+    let (mut after, mut left) = (filter.after, limit);
+    // As long as it was asked to be, whatever is passed over.
+    while left > 0 {
+        let read = list_in(connection, filter, (after, left), &mut found)?;
+        let Some(last) = read else { break };
+        after = last;
+        left = limit - i64::try_from(found.whole.len()).unwrap_or(limit);
+    }
+    Ok(found)
+}
+
+/// Reads on after a number, and says the last that was read if there may be more.
+fn list_in(
     connection: &Connection,
     filter: &Filter,
-    limit: i64,
-) -> Result<Vec<Message>, StoreError> {
+    (after, limit): (i64, i64),
+    found: &mut Found,
+) -> Result<Option<i64>, StoreError> {
     let since = filter.since.map_or(0, |since| since.0);
-    let mut by: Vec<&dyn ToSql> = vec![&filter.after, &limit, &since];
+    let mut by: Vec<&dyn ToSql> = vec![&after, &limit, &since];
     let sql = match (&filter.from, &filter.topic) {
         (None, None) => LIST,
         (None, Some(topic)) => {
@@ -285,12 +387,16 @@ pub fn list(
         }
     };
     let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query(by.as_slice())?;
-    let mut messages = Vec::new();
+    read_all(statement.query(by.as_slice())?, limit, found)
+}
+
+fn read_all(mut rows: Rows<'_>, limit: i64, found: &mut Found) -> Result<Option<i64>, StoreError> {
+    let (mut count, mut last) = (0, None);
     while let Some(row) = rows.next()? {
-        messages.push(message(row, 0)?);
+        last = Some(found.add(row, 0)?);
+        count += 1;
     }
-    Ok(messages)
+    Ok(last.filter(|_| count == limit))
 }
 
 /// Messages that say all of these words.
@@ -299,20 +405,53 @@ pub fn search(
     words: &str,
     after: i64,
     limit: i64,
-) -> Result<Vec<Message>, StoreError> {
+) -> Result<Found, StoreError> {
     // Each word quoted: whatever it contains is looked for, and nothing is an operator.
     let quoted = words.split_whitespace().map(|word| format!("\"{}\"", word.replace('"', "\"\"")));
     let query = quoted.collect::<Vec<_>>().join(" ");
+    let mut found = Found::default();
     if query.is_empty() {
-        return Ok(Vec::new());
+        return Ok(found);
     }
     let mut statement = connection.prepare_cached(SEARCH)?;
-    let mut rows = statement.query(params![query, after, limit])?;
-    let mut messages = Vec::new();
-    while let Some(row) = rows.next()? {
-        messages.push(message(row, 0)?);
+    let (mut after, mut left) = (after, limit);
+    while left > 0 {
+        let rows = statement.query(params![query, after, left])?;
+        let Some(last) = read_all(rows, left, &mut found)? else { break };
+        after = last;
+        left = limit - i64::try_from(found.whole.len()).unwrap_or(limit);
     }
-    Ok(messages)
+    Ok(found)
+}
+
+/// Takes a damaged message out of the inbox and keeps what can be read of it; `false` when it is
+/// not there. Its key stays: it does not arrive again.
+pub fn set_aside_in_tx(tx: &Connection, id: i64, now: UnixMs) -> Result<bool, StoreError> {
+    let mut statement = tx.prepare_cached(DAMAGED)?;
+    let mut rows = statement.query([id])?;
+    let Some(row) = rows.next()? else { return Ok(false) };
+    let text = |column: usize| -> Result<String, StoreError> {
+        Ok(match row.get_ref(column)? {
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+                String::from_utf8_lossy(bytes).into_owned()
+            }
+            ValueRef::Integer(number) => number.to_string(),
+            ValueRef::Real(_) | ValueRef::Null => String::new(),
+        })
+    };
+    let kept = serde_json::json!({
+        "id": id, "client_message_id": text(1)?, "sender_pubkey": text(2)?,
+        "sender_name": text(3)?, "topic": text(4)?, "meta": text(5)?, "body": text(6)?,
+    });
+    let aside = NewAside {
+        source: AsideSource::Inbox,
+        reason: "it is not what arrived: bytes were changed in inbox.db".to_owned(),
+        seq: row.get(0).ok(),
+        frame: kept.to_string().into_bytes(),
+    };
+    aside::add_in_tx(tx, &aside, now)?;
+    drop(rows);
+    Ok(tx.prepare_cached(REMOVE)?.execute([id])? == 1)
 }
 
 /// The newest message's number, or 0; it may have been swept.
@@ -348,14 +487,38 @@ pub fn sweep_keys_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<u
     Ok(tx.prepare_cached(SWEEP_KEYS)?.execute(params![before.0, limit])?)
 }
 
-/// A message whose columns begin at this one.
-pub(super) fn message(row: &Row<'_>, first: usize) -> Result<Message, StoreError> {
+/// A message whose columns begin at this one. One that is not what arrived is `Corrupt`.
+fn message(row: &Row<'_>, first: usize) -> Result<Message, StoreError> {
     let id: i64 = row.get(first)?;
-    let corrupt = |what: &str| StoreError::Corrupt {
-        table: "inbox",
-        id: id.to_string(),
-        what: what.to_owned(),
-    };
+    let message = read(row, id, first).map_err(|error| damaged(id, error))?;
+    let digest: [u8; 32] =
+        row.get(first + 15).map_err(|error| damaged(id, StoreError::Sqlite(error)))?;
+    if message.arrived.digest() != digest {
+        return Err(corrupt(id, "its digest is another"));
+    }
+    Ok(message)
+}
+
+fn corrupt(id: i64, what: impl Into<String>) -> StoreError {
+    StoreError::Corrupt { table: "inbox", id: id.to_string(), what: what.into() }
+}
+
+/// A value that is not what its column holds: it is the row that is damaged.
+fn damaged(id: i64, error: StoreError) -> StoreError {
+    if let StoreError::Sqlite(
+        what @ (rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::Utf8Error(..)),
+    ) = &error
+    {
+        return corrupt(id, what.to_string());
+    }
+    error
+}
+
+fn read(row: &Row<'_>, id: i64, first: usize) -> Result<Message, StoreError> {
+    let corrupt = |what: &str| corrupt(id, what);
     let sender: [u8; 16] = row.get(first + 1)?;
     let client_message_id: String = row.get(first + 2)?;
     let broker_message_id: String = row.get(first + 3)?;
@@ -411,10 +574,11 @@ pub(super) mod tests {
     fn messages_are_indexed_once_and_what_was_swept_before_is_not() {
         let inbox = sql::migrated(INBOX_MIGRATIONS.migrations);
         let found = |word: &str| -> Vec<i64> {
-            search(&inbox, word, 0, 10).unwrap().iter().map(|message| message.id).collect()
+            search(&inbox, word, 0, 10).unwrap().whole.iter().map(|message| message.id).collect()
         };
-        receive_in_tx(&inbox, &[arrived(1, "old red")], UnixMs(1), Way::Live).unwrap();
+        receive_in_tx(&inbox, &[arrived(1, "old red").into()], UnixMs(1), Way::Live).unwrap();
         let rest = [arrived(2, "red"), arrived(3, "blue"), arrived(4, "red blue")];
+        let rest = rest.map(Incoming::from);
         receive_in_tx(&inbox, &rest, UnixMs(9), Way::Live).unwrap();
         reader_set_in_tx(&inbox, "me", 1, None, UnixMs(9)).unwrap();
         while mark_read_in_tx(&inbox, 10).unwrap() > 0 {}

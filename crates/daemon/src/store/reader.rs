@@ -148,7 +148,7 @@ mod tests {
         for number in 1..=count {
             let mut message = arrived(number, "hello");
             message.topic = (number % 2 == 0).then(|| "builds".to_owned());
-            receive_in_tx(&inbox, &[message], UnixMs(1), Way::Live).unwrap();
+            receive_in_tx(&inbox, &[message.into()], UnixMs(1), Way::Live).unwrap();
         }
         inbox
     }

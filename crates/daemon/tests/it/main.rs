@@ -21,3 +21,4 @@ mod room;
 mod rules;
 mod scripted;
 mod support;
+mod verified;

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base64::Engine as _;
+use semel_core::envelope::{Destination, DestinationKind, Envelope};
+use semel_core::fingerprint::Fingerprint;
 use semel_core::outbox::{OutboxStatus, Outcome};
 use semel_daemon::engine::{Engine, Requeue, Requeued};
 use semel_daemon::link::LinkState;
@@ -165,14 +168,19 @@ fn push(deliveries: &[String]) -> String {
     format!(r#"{{"type":"push","deliveries":[{}]}}"#, deliveries.join(","))
 }
 
+/// Of a body in base64; of one that is none, that of nothing.
 fn delivery(seq: i64, body: &str, more: &str) -> String {
     let key = "ab".repeat(32);
+    let to = Destination::new(DestinationKind::Dm, &*key).unwrap();
+    let bytes = base64::engine::general_purpose::STANDARD.decode(body).unwrap_or_default();
+    let fingerprint = Fingerprint::of(&Envelope::new(to, bytes).unwrap()).to_hex();
     format!(
         r#"{{"seq":{seq},"broker_message_id":"01890a5d-ac96-774b-bcce-b302099a{seq:04}",
             "client_message_id":"m-{seq}",
             "sender_member_id":"01890a5d-ac96-774b-bcce-b302099a8057","sender_pubkey":"{key}",
             "sender_name":"alice","destination_kind":"dm","destination_ref":"{key}",
-            "priority":"next","meta":"","body":"{body}","accepted_at":1{more}}}"#
+            "priority":"next","meta":"","body":"{body}",
+            "request_fingerprint":"{fingerprint}","accepted_at":1{more}}}"#
     )
 }
 
@@ -193,11 +201,13 @@ async fn a_push_that_cannot_be_read_is_kept_aside_and_the_others_arrive() {
     let engine = host.start().await;
     let mut line = broker.connection("one").await;
     let good = |seq| delivery(seq, "aGVsbG8=", "");
-    // A field of a later version, a body that is none, a number that is none, a key twice.
+    // A field of a later version, a body that is none, a number that is none, a key twice; and one
+    // that is not what its sender has sent.
     let bad = [
         delivery(2, "aGVsbG8=", r#","colour":"red""#),
         delivery(3, "not base64", ""),
         delivery(4, "aGVsbG8=", r#","seq":4"#),
+        delivery(6, "aGVsbG8=", "").replace("aGVsbG8=", "SGVsbG8="),
     ];
     line.say_text(&push(&[good(1), bad[0].clone(), bad[1].clone()])).await;
     while acked(&mut line).await < 3 {}
@@ -218,6 +228,12 @@ async fn a_push_that_cannot_be_read_is_kept_aside_and_the_others_arrive() {
     line.say_text(&push(&[bad[2].clone()])).await;
     assert_eq!(acked(&mut line).await, 4);
     assert_eq!(engine.inbox.aside(0, 100).await.unwrap().len(), 5);
+    line.say_text(&push(&[bad[3].clone(), good(7)])).await;
+    assert_eq!(acked(&mut line).await, 7);
+    assert_eq!(texts(&arrived(&engine, 3).await), ["hello", "hello", "hello"]);
+    let aside = engine.inbox.aside(0, 100).await.unwrap();
+    let (seq, reason) = aside.last().map(|last| (last.seq, last.reason.clone())).unwrap();
+    assert!(seq == Some(6) && reason.contains("fingerprint"), "{seq:?}: {reason}");
     engine.stop().await;
 }
 

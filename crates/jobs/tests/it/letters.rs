@@ -66,6 +66,22 @@ pub(crate) async fn pages_and_filters(world: &World) {
     assert_eq!(world.store.depth().await.unwrap(), (9, 0));
 }
 
+/// A row that a disk, or somebody, has damaged takes no other with it.
+#[tokio::test]
+async fn a_row_that_cannot_be_read_is_passed_over_and_the_page_goes_on() {
+    let world = crate::support::on_sqlite().await;
+    for number in 1..=6 {
+        world.made(new_job(number)).await;
+    }
+    world.plant("UPDATE jobs.job SET held_by = CAST(x'ff' AS TEXT) WHERE no = 3").await;
+    world.plant("PRAGMA ignore_check_constraints = ON").await;
+    world.plant("UPDATE jobs.job SET source = 'odd' WHERE no = 5").await;
+    for limit in [2, 6] {
+        let every = List { limit, ..List::default() };
+        assert_eq!(pages(&world, every).await, [6, 4, 2, 1]);
+    }
+}
+
 pub(crate) async fn patterns_count_by_class_and_action(world: &World) {
     use FailureClass::{GearBug, Transient};
     for number in 1..=7 {

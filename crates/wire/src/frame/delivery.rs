@@ -2,8 +2,8 @@
 //! acknowledgement.
 
 use semel_core::clock::UnixMs;
-use semel_core::envelope::{DestinationKind, Priority};
-use semel_core::fingerprint::BodyHash;
+use semel_core::envelope::{Destination, DestinationKind, Priority};
+use semel_core::fingerprint::{BodyHash, Fields as Accepted, Fingerprint};
 use semel_core::hex::Hex;
 use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId};
 use semel_core::refusal::Refusal;
@@ -42,6 +42,8 @@ pub struct Delivery {
     pub meta: String,
     /// The body, or what sealing made of it.
     pub body: Vec<u8>,
+    /// Of the accepted request: the receiver recomputes it.
+    pub request_fingerprint: Fingerprint,
     /// There iff the body is sealed; the receiver checks it (mesh.md §9).
     pub body_commitment: Option<BodyHash>,
     /// When the broker accepted it.
@@ -64,6 +66,7 @@ impl Record for Delivery {
             priority: message.priority,
             meta: message.meta,
             body: message.body,
+            request_fingerprint: fields.take("request_fingerprint")?,
             body_commitment: fields.take_optional("body_commitment")?,
             accepted_at: fields.take("accepted_at")?,
         })
@@ -82,8 +85,26 @@ impl Record for Delivery {
         object.put("priority", &self.priority);
         object.put_text("meta", &self.meta);
         object.put("body", &self.body);
+        object.put("request_fingerprint", &self.request_fingerprint);
         object.put_optional("body_commitment", self.body_commitment.as_ref());
         object.put("accepted_at", &self.accepted_at);
+    }
+}
+
+impl Delivery {
+    /// Whether it is what its sender's request was, by the fingerprint that it carries.
+    pub fn is_whole(&self) -> bool {
+        let destination = Destination::new(self.destination_kind, &*self.destination_ref);
+        destination.is_ok_and(|destination| {
+            let accepted = Accepted {
+                destination: &destination,
+                reply_to_id: self.reply_to_id.as_deref(),
+                priority: self.priority,
+                meta: &self.meta,
+            };
+            let hash = self.body_commitment.unwrap_or_else(|| BodyHash::of(&self.body));
+            accepted.fingerprint(hash) == self.request_fingerprint
+        })
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn send() -> SendFrame {
 }
 
 pub(crate) fn delivery() -> Delivery {
-    Delivery {
+    let delivery = Delivery {
         seq: 42,
         broker_message_id: id(4),
         client_message_id: client_id("deploy-1"),
@@ -73,9 +73,16 @@ pub(crate) fn delivery() -> Delivery {
         priority: Priority::Now,
         meta: String::new(),
         body: vec![0, 255, 16],
+        request_fingerprint: Fingerprint(
+            Hex::parse("ba7e9d68c97ac180b683975b7aa654af24e9fc05faf8e7c626c650cc23e1ebd5")
+                .unwrap()
+                .0,
+        ),
         body_commitment: Some(BodyHash([0xc3; 32])),
         accepted_at: NOW,
-    }
+    };
+    assert!(delivery.is_whole());
+    delivery
 }
 
 pub(crate) fn from_daemon() -> Vec<FromDaemon> {

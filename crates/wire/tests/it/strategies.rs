@@ -103,8 +103,9 @@ fn send() -> impl Strategy<Value = SendFrame> {
 
 fn delivery() -> impl Strategy<Value = Delivery> {
     let message = (destination(), reply(), priority(), meta(), body(), commitment());
-    (seq(), uuid(), client_id(), (uuid(), hex(), name()), message, time()).prop_map(
-        |(seq, broker_message_id, client_message_id, sender, message, accepted_at)| {
+    (seq(), uuid(), client_id(), (uuid(), hex(), name()), message, (time(), hex::<32>())).prop_map(
+        |(seq, broker_message_id, client_message_id, sender, message, rest)| {
+            let (accepted_at, fingerprint) = rest;
             let (sender_member_id, sender_pubkey, sender_name) = sender;
             let (destination, reply_to_id, priority, meta, body, body_commitment) = message;
             let (destination_kind, destination_ref) = destination;
@@ -121,6 +122,7 @@ fn delivery() -> impl Strategy<Value = Delivery> {
                 priority,
                 meta,
                 body,
+                request_fingerprint: Fingerprint(fingerprint.0),
                 body_commitment,
                 accepted_at,
             }

@@ -121,26 +121,27 @@ statements! {
     TOPIC_MESSAGES = "
         INSERT INTO mesh.topic_message (mesh_id, broker_message_id, sender_member_id,
                                         client_message_id, topic, reply_to_id, priority, meta,
-                                        body, body_commitment, accepted_at)
+                                        body, body_commitment, accepted_at,
+                                        request_fingerprint)
         SELECT $1, new.message, new.sender, new.id, new.reference, new.reply_to, new.priority,
-               new.meta, new.body, new.commitment, $12
+               new.meta, new.body, new.commitment, $12, new.fingerprint
           FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[],
-                      $8::smallint[], $9::text[], $10::bytea[], $11::bytea[])
+                      $8::smallint[], $9::text[], $10::bytea[], $11::bytea[], $13::bytea[])
                AS new (message, sender, id, kind, reference, reply_to, priority, meta, body,
-                       commitment)
+                       commitment, fingerprint)
          WHERE new.kind = 'topic'";
 
     DIRECT_MESSAGES = "
         INSERT INTO mesh.message_queue (mesh_id, broker_message_id, sender_member_id,
                                         client_message_id, destination_kind, destination_ref,
                                         reply_to_id, priority, meta, body, body_commitment,
-                                        accepted_at)
+                                        accepted_at, request_fingerprint)
         SELECT $1, new.message, new.sender, new.id, new.kind, new.reference, new.reply_to,
-               new.priority, new.meta, new.body, new.commitment, $12
+               new.priority, new.meta, new.body, new.commitment, $12, new.fingerprint
           FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[],
-                      $8::smallint[], $9::text[], $10::bytea[], $11::bytea[])
+                      $8::smallint[], $9::text[], $10::bytea[], $11::bytea[], $13::bytea[])
                AS new (message, sender, id, kind, reference, reply_to, priority, meta, body,
-                       commitment)
+                       commitment, fingerprint)
          WHERE new.kind <> 'topic'";
 
     /// The counter and everything that is keyed by it.
@@ -509,6 +510,7 @@ async fn effects_and_commit(
     let bodies: Vec<&[u8]> = envelopes().map(|e| e.body()).collect();
     let commitments: Vec<Option<&[u8]>> =
         items.iter().map(|(i, _)| i.body_commitment.as_ref().map(<[u8; 32]>::as_slice)).collect();
+    let fingerprints: Vec<&[u8]> = items.iter().map(|(i, _)| &i.fingerprint.0[..]).collect();
     let recipients: Vec<Option<Uuid>> = items.iter().map(|(_, recipient)| *recipient).collect();
     let mentions = || items.iter().flat_map(|(i, _)| i.mentions.iter().map(move |key| (i, key)));
     let mentioning: Vec<Uuid> = mentions().map(|(i, _)| i.broker_message_id.as_uuid()).collect();
@@ -517,7 +519,7 @@ async fn effects_and_commit(
     #[rustfmt::skip]
     let columns: super::Parameters<'_> = &[
         &mesh, &messages, &senders, &ids, &kinds, &names, &replies, &priorities, &metas, &bodies,
-        &commitments, &batch.now.0,
+        &commitments, &batch.now.0, &fingerprints,
     ];
     #[rustfmt::skip]
     let numbered: super::Parameters<'_> = &[

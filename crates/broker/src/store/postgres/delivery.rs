@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::history::messages_in_tx;
-use crate::store::{Delivery, RawDelivery};
+use crate::store::{Messages, RawDelivery};
 
 statements! {
     WAITING = "
@@ -74,7 +74,7 @@ impl PostgresStore {
         recipient: Uuid,
         after_seq: i64,
         limit: i64,
-    ) -> Result<Vec<Delivery>, StoreError> {
+    ) -> Result<Messages, StoreError> {
         let tx = self.postgres.snapshot().await?;
         let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &recipient, &after_seq, &limit];
         let rows = tx.query(WAITING, by).await?;
@@ -142,7 +142,8 @@ pub(super) async fn done_in_tx(
 }
 
 pub(super) fn raw(row: &Row) -> Result<RawDelivery, StoreError> {
-    let commitment: Option<Vec<u8>> = row.try_get(12)?;
+    let (commitment, fingerprint): (Option<Vec<u8>>, Option<Vec<u8>>) =
+        (row.try_get(12)?, row.try_get(14)?);
     Ok(RawDelivery {
         seq: row.try_get(0)?,
         broker_message_id: UuidId::new(row.try_get(1)?),
@@ -158,5 +159,6 @@ pub(super) fn raw(row: &Row) -> Result<RawDelivery, StoreError> {
         body: row.try_get(11)?,
         body_commitment: commitment.and_then(|bytes| bytes.try_into().ok()),
         accepted_at: UnixMs(row.try_get(13)?),
+        request_fingerprint: fingerprint.and_then(|bytes| bytes.try_into().ok()),
     })
 }

@@ -8,7 +8,7 @@ use semel_store::{StoreError, statements};
 use super::PostgresStore;
 use super::delivery::raw;
 use crate::limits::HISTORY_SCAN_MAX;
-use crate::store::{Delivery, HistoryPage};
+use crate::store::{HistoryPage, Messages};
 
 statements! {
     /// Nothing when fewer rows are left than one request looks through.
@@ -70,7 +70,8 @@ statements! {
                COALESCE(topic.meta, direct.meta),
                COALESCE(topic.body, direct.body),
                COALESCE(topic.body_commitment, direct.body_commitment),
-               COALESCE(topic.accepted_at, direct.accepted_at)
+               COALESCE(topic.accepted_at, direct.accepted_at),
+               COALESCE(topic.request_fingerprint, direct.request_fingerprint)
           FROM unnest($2::bigint[]) AS asked (seq)
          CROSS JOIN LATERAL
                (SELECT *
@@ -132,7 +133,8 @@ pub(super) async fn messages_in_tx(
     tx: &Transaction,
     mesh_id: MeshId,
     seqs: &[i64],
-) -> Result<Vec<Delivery>, StoreError> {
+) -> Result<Messages, StoreError> {
     let rows = tx.query(MESSAGES, &[&mesh_id.as_uuid(), &seqs]).await?;
-    rows.iter().map(|row| raw(row)?.checked()).collect()
+    let rows = rows.iter().map(raw).collect::<Result<Vec<_>, _>>()?;
+    Ok(Messages::of(rows.into_iter().map(Ok)))
 }

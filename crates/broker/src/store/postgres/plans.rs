@@ -77,12 +77,12 @@ const ROWS: &str = "
         SELECT mesh, member, 'id ' || n, id, hash, 'topic', topic, n, n FROM n;
     INSERT INTO mesh.topic_message
            (mesh_id, broker_message_id, sender_member_id, client_message_id, topic, priority,
-            meta, body, accepted_at)
-        SELECT mesh, id, member, 'id ' || n, topic, 1, '', hash, n FROM n;
+            meta, body, accepted_at, request_fingerprint)
+        SELECT mesh, id, member, 'id ' || n, topic, 1, '', hash, n, hash FROM n;
     INSERT INTO mesh.message_queue
            (mesh_id, broker_message_id, sender_member_id, client_message_id, destination_kind,
-            destination_ref, priority, meta, body, accepted_at)
-        SELECT mesh, id, member, 'id ' || n, 'dm', topic, 1, '', hash, n FROM n;
+            destination_ref, priority, meta, body, accepted_at, request_fingerprint)
+        SELECT mesh, id, member, 'id ' || n, 'dm', topic, 1, '', hash, n, hash FROM n;
     INSERT INTO mesh.message_history
            (mesh_id, seq, broker_message_id, sender_member_id, destination_kind)
         SELECT mesh, n, id, member, 'topic' FROM n;

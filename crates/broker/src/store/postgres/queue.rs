@@ -15,7 +15,7 @@ use super::PostgresStore;
 use super::delivery::set_aside_in_tx;
 use super::history::messages_in_tx;
 use crate::limits::{QUEUE_LEASE_BELIEVED, QUEUE_OVER_MAX, QUEUE_TAKES_MAX};
-use crate::store::{Room, TAKEN_TOO_OFTEN, Take, Taken};
+use crate::store::{DAMAGED, Messages, Room, TAKEN_TOO_OFTEN, Take, Taken};
 
 statements! {
     QUEUE_NAMED = "
@@ -144,14 +144,20 @@ impl PostgresStore {
             set_aside_in_tx(&tx, mesh_id, recipient, &over, TAKEN_TOO_OFTEN, at).await?
         };
         if seqs.is_empty() && over.is_empty() {
-            return Ok(Taken::Leased { taken: Vec::new(), set_aside });
+            return Ok(Taken::Leased { taken: Vec::new(), set_aside, damaged: 0 });
         }
         let (taker, until) = (take.taker.as_uuid(), now.saturating_add(take.lease).0);
         let lease: super::Parameters<'_> = &[&mesh, &recipient, &seqs, &taker, &until];
-        let (_, taken) =
+        let (_, Messages { whole: taken, damaged }) =
             tokio::try_join!(tx.execute(LEASE, lease), messages_in_tx(&tx, mesh_id, &seqs))?;
+        let damaged = if damaged.is_empty() {
+            0
+        } else {
+            let at = take.at.wall;
+            set_aside_in_tx(&tx, mesh_id, recipient, &damaged, DAMAGED, at).await?
+        };
         tx.commit().await?;
-        Ok(Taken::Leased { taken, set_aside })
+        Ok(Taken::Leased { taken, set_aside, damaged })
     }
 
     pub(in crate::store) async fn queue_ack(

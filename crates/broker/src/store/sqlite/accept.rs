@@ -80,15 +80,15 @@ statements! {
     TOPIC_MESSAGE = "
         INSERT INTO topic_message (mesh_id, broker_message_id, sender_member_id,
                                    client_message_id, topic, reply_to_id, priority, meta, body,
-                                   body_commitment, accepted_at, seq)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+                                   body_commitment, accepted_at, seq, request_fingerprint)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 
     MESSAGE_QUEUE = "
         INSERT INTO message_queue (mesh_id, broker_message_id, sender_member_id,
                                    client_message_id, destination_ref, reply_to_id, priority,
                                    meta, body, body_commitment, accepted_at, seq,
-                                   destination_kind)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+                                   request_fingerprint, destination_kind)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
 
     /// Of all messages from this one on.
     TOPIC_HISTORY = "
@@ -414,39 +414,18 @@ fn message_in_tx(
     let (meta, body, commitment) =
         (envelope.meta().as_str(), envelope.body(), item.body_commitment);
     let (to, now) = (destination.reference(), batch.now.0);
+    let fingerprint = item.fingerprint.0;
     match destination.kind() {
+        #[rustfmt::skip]
         DestinationKind::Topic => of_topic.execute(params![
-            mesh,
-            id,
-            sender,
-            client_id,
-            to,
-            reply_to_id,
-            priority,
-            meta,
-            body,
-            commitment,
-            now,
-            seq
+            mesh, id, sender, client_id, to, reply_to_id, priority, meta, body, commitment, now,
+            seq, fingerprint
         ])?,
-        kind @ (DestinationKind::Dm | DestinationKind::Queue) => {
-            let kind = kind.as_str();
-            direct.execute(params![
-                mesh,
-                id,
-                sender,
-                client_id,
-                to,
-                reply_to_id,
-                priority,
-                meta,
-                body,
-                commitment,
-                now,
-                seq,
-                kind
-            ])?
-        }
+        #[rustfmt::skip]
+        kind @ (DestinationKind::Dm | DestinationKind::Queue) => direct.execute(params![
+            mesh, id, sender, client_id, to, reply_to_id, priority, meta, body, commitment, now,
+            seq, fingerprint, kind.as_str()
+        ])?,
     };
     Ok(())
 }

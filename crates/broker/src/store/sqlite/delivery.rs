@@ -8,7 +8,7 @@ use semel_store::{StoreError, statements};
 use uuid::Uuid;
 
 use super::{Key, SqliteStore, key};
-use crate::store::{Delivery, RawDelivery};
+use crate::store::{Messages, RawDelivery, Unreadable};
 
 statements! {
     WAITING = "
@@ -21,7 +21,8 @@ statements! {
                COALESCE(topic.meta, direct.meta),
                COALESCE(topic.body, direct.body),
                COALESCE(topic.body_commitment, direct.body_commitment),
-               COALESCE(topic.accepted_at, direct.accepted_at)
+               COALESCE(topic.accepted_at, direct.accepted_at),
+               COALESCE(topic.request_fingerprint, direct.request_fingerprint)
           FROM delivery_queue AS delivery
           JOIN message_history AS history
             ON history.mesh_id = delivery.mesh_id AND history.seq = delivery.seq
@@ -87,15 +88,15 @@ impl SqliteStore {
         recipient: Uuid,
         after_seq: i64,
         limit: i64,
-    ) -> Result<Vec<Delivery>, StoreError> {
+    ) -> Result<Messages, StoreError> {
         let read = self.sqlite.read(move |connection| {
             let mut statement = connection.prepare_cached(WAITING)?;
             let by = named_params! {
                 ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(),
                 ":after_seq": after_seq, ":limit": limit,
             };
-            let rows = statement.query_map(by, raw)?;
-            rows.map(|row| row?.checked()).collect()
+            let rows = statement.query_map(by, read_row)?;
+            Ok(Messages::of(rows.collect::<Result<Vec<_>, _>>()?))
         });
         read.await
     }
@@ -193,7 +194,22 @@ pub(super) fn done_in_tx(
     Ok(rows as u64)
 }
 
-pub(super) fn raw(row: &Row<'_>) -> rusqlite::Result<RawDelivery> {
+/// A row whose values are not what their columns hold is damaged, and the others can be read.
+pub(super) fn read_row(row: &Row<'_>) -> rusqlite::Result<Result<RawDelivery, Unreadable>> {
+    let seq = row.get(0)?;
+    match raw(row) {
+        Ok(raw) => Ok(Ok(raw)),
+        Err(
+            error @ (rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::Utf8Error(..)),
+        ) => Ok(Err(Unreadable { seq, why: error.to_string() })),
+        Err(error) => Err(error),
+    }
+}
+
+fn raw(row: &Row<'_>) -> rusqlite::Result<RawDelivery> {
     Ok(RawDelivery {
         seq: row.get(0)?,
         broker_message_id: row.get::<_, Key>(1)?.id(),
@@ -209,5 +225,6 @@ pub(super) fn raw(row: &Row<'_>) -> rusqlite::Result<RawDelivery> {
         body: row.get(11)?,
         body_commitment: row.get(12)?,
         accepted_at: UnixMs(row.get(13)?),
+        request_fingerprint: row.get(14)?,
     })
 }

@@ -6,11 +6,11 @@ use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId};
 use semel_store::{StoreError, statements};
 
-use super::delivery::raw;
+use super::delivery::read_row;
 use super::{Key, SqliteStore, key};
 use crate::limits::HISTORY_SCAN_MAX;
 use crate::store::housekeeping::made_at;
-use crate::store::{Delivery, HistoryPage};
+use crate::store::{HistoryPage, Messages, RawDelivery, Unreadable};
 
 statements! {
     /// Nothing when fewer rows are left than one request looks through.
@@ -70,7 +70,8 @@ statements! {
                COALESCE(topic.meta, direct.meta),
                COALESCE(topic.body, direct.body),
                COALESCE(topic.body_commitment, direct.body_commitment),
-               COALESCE(topic.accepted_at, direct.accepted_at)
+               COALESCE(topic.accepted_at, direct.accepted_at),
+               COALESCE(topic.request_fingerprint, direct.request_fingerprint)
           FROM message_history AS history
           JOIN member AS sender
             ON sender.mesh_id = history.mesh_id AND sender.member_id = history.sender_member_id
@@ -119,19 +120,20 @@ impl SqliteStore {
             let mut statement = connection.prepare_cached(VISIBLE)?;
             let seqs = statement.query_map(by, |row| row.get(0))?;
             let seqs: Vec<i64> = seqs.collect::<Result<_, _>>()?;
-            let deliveries = seqs.into_iter().map(|seq| message(connection, mesh_id, seq));
-            Ok(HistoryPage::new(deliveries.collect::<Result<_, _>>()?, limit, scanned))
+            let rows = seqs.into_iter().map(|seq| message(connection, mesh_id, seq));
+            let messages = Messages::of(rows.collect::<Result<Vec<_>, _>>()?);
+            Ok(HistoryPage::new(messages, limit, scanned))
         });
         read.await
     }
 }
 
-/// The message with this number, which is there.
+/// The message with this number, which is there, as it was read.
 pub(super) fn message(
     connection: &Connection,
     mesh_id: MeshId,
     seq: i64,
-) -> Result<Delivery, StoreError> {
+) -> Result<Result<RawDelivery, Unreadable>, StoreError> {
     let by = named_params! {":mesh_id": key(mesh_id), ":seq": seq};
-    connection.prepare_cached(MESSAGE)?.query_row(by, raw)?.checked()
+    Ok(connection.prepare_cached(MESSAGE)?.query_row(by, read_row)?)
 }

@@ -7,12 +7,15 @@ use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId};
 use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
+use uuid::Uuid;
 
 use super::delivery::set_aside_in_tx;
 use super::history::message;
 use super::{Key, SqliteStore, key};
 use crate::limits::{QUEUE_LEASE_BELIEVED, QUEUE_OVER_MAX, QUEUE_TAKES_MAX};
-use crate::store::{Room, TAKEN_TOO_OFTEN, Take, Taken};
+use crate::store::{
+    DAMAGED, Messages, RawDelivery, Room, TAKEN_TOO_OFTEN, Take, Taken, Unreadable,
+};
 
 statements! {
     QUEUE_NAMED = "
@@ -74,7 +77,20 @@ impl SqliteStore {
         take: Take,
     ) -> Result<Taken, StoreError> {
         let (queue, now) = (queue.to_owned(), self.steady.now(take.at));
-        self.sqlite.write(move |tx| take_in_tx(tx, mesh_id, &queue, take, now)).await
+        let leased =
+            self.sqlite.write(move |tx| take_in_tx(tx, mesh_id, &queue, take, now)).await?;
+        let Some(Leased { recipient, rows, set_aside }) = leased else {
+            return Ok(Taken::NoQueue);
+        };
+        // Checked here: the writer is everybody's. Who is killed in between leaves a lease.
+        let Messages { whole: taken, damaged } = Messages::of(rows);
+        let mut moved = 0;
+        if !damaged.is_empty() {
+            let recipient = Uuid::from_bytes(recipient);
+            let at = take.at.wall;
+            moved = self.deliveries_set_aside(mesh_id, recipient, &damaged, DAMAGED, at).await?;
+        }
+        Ok(Taken::Leased { taken, set_aside, damaged: moved })
     }
 
     pub(in crate::store) async fn queue_ack(
@@ -105,6 +121,13 @@ impl SqliteStore {
     }
 }
 
+/// What was leased, as it was read.
+struct Leased {
+    recipient: [u8; 16],
+    rows: Vec<Result<RawDelivery, Unreadable>>,
+    set_aside: u64,
+}
+
 fn queue_in_tx(tx: &Tx<'_>, mesh_id: MeshId, name: &str) -> Result<Option<[u8; 16]>, StoreError> {
     let by = named_params! {":mesh_id": key(mesh_id), ":name": name};
     let mut statement = tx.prepare_cached(QUEUE_NAMED)?;
@@ -117,28 +140,28 @@ fn take_in_tx(
     queue: &str,
     take: Take,
     now: UnixMs,
-) -> Result<Taken, StoreError> {
-    let Some(recipient) = queue_in_tx(tx, mesh_id, queue)? else { return Ok(Taken::NoQueue) };
+) -> Result<Option<Leased>, StoreError> {
+    let Some(recipient) = queue_in_tx(tx, mesh_id, queue)? else { return Ok(None) };
     let mut room = Room::new(take.bytes_max);
     let lease_until = now.saturating_add(take.lease).0;
-    let (mut taken, mut set_aside) = (Vec::new(), 0);
+    let (mut rows, mut set_aside) = (Vec::new(), 0);
     for (seq, attempts) in free_in_tx(tx, mesh_id, recipient, (take.max, now))? {
         if attempts >= QUEUE_TAKES_MAX {
             let at = take.at.wall;
             set_aside += set_aside_in_tx(tx, mesh_id, recipient, seq, TAKEN_TOO_OFTEN, at)?;
             continue;
         }
-        let delivery = message(tx, mesh_id, seq)?;
-        if !room.admits(delivery.body.len(), delivery.meta.len()) {
+        let row = message(tx, mesh_id, seq)?;
+        if row.as_ref().is_ok_and(|row| !row.fits(&mut room)) {
             break;
         }
         tx.prepare_cached(LEASE)?.execute(named_params! {
             ":mesh_id": key(mesh_id), ":recipient": recipient, ":seq": seq,
             ":taker": key(take.taker), ":lease_until": lease_until,
         })?;
-        taken.push(delivery);
+        rows.push(row);
     }
-    Ok(Taken::Leased { taken, set_aside })
+    Ok(Some(Leased { recipient, rows, set_aside }))
 }
 
 /// What may be taken, in order, and how often it was. What was taken before comes first: in a

@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use semel_core::clock::Clock;
-use semel_wire::frame::{FromBroker, FromDaemon, Salvaged};
+use semel_core::code::Code;
+use semel_core::refusal::Refusal;
+use semel_wire::frame::{FromBroker, FromDaemon, Push, Salvaged, Unread};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -28,17 +30,36 @@ pub(super) async fn read(
     early: Vec<Salvaged>,
 ) {
     for frame in early {
-        if incoming.send(frame).await.is_err() {
+        if incoming.send(verified(frame)).await.is_err() {
             return;
         }
     }
     while let Some(Ok(message)) = stream.next().await {
         let Message::Text(text) = message else { continue };
         let frame = FromBroker::salvage(text.as_bytes(), FRAME_BYTES_MAX);
-        if incoming.send(frame).await.is_err() {
+        if incoming.send(verified(frame)).await.is_err() {
             return;
         }
     }
+}
+
+/// What is not what its sender's request was by the fingerprint that it carries makes no sense.
+fn verified(mut said: Salvaged) -> Salvaged {
+    let deliveries = match &mut said.frame {
+        Some(FromBroker::Push(push)) => &mut push.deliveries,
+        Some(FromBroker::History(history)) => &mut history.deliveries,
+        Some(FromBroker::QueueTaken(taken)) => &mut taken.deliveries,
+        Some(_) | None => return said,
+    };
+    let damaged = deliveries.extract_if(.., |delivery| !delivery.is_whole());
+    said.unread.extend(damaged.map(|delivery| {
+        let seq = Some(delivery.seq);
+        let detail = "it does not have the fingerprint of what its sender has sent";
+        let why = Refusal::at(Code::InvalidField, "/request_fingerprint", detail);
+        let deliveries = vec![delivery];
+        Unread { seq, text: FromBroker::Push(Push { deliveries }).encode(), why }
+    }));
+    said
 }
 
 /// The one writer; says goodbye when nothing more is to come.

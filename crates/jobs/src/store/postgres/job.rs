@@ -6,7 +6,7 @@ use semel_store::{StoreError, statements};
 use super::PostgresStore;
 use super::execution::executions;
 use super::row::{self, Id};
-use crate::store::{Job, Kept};
+use crate::store::{Job, JobNo, Kept, readable};
 
 statements! {
     BY_ID = "
@@ -71,9 +71,14 @@ pub(super) async fn hold(tx: &Transaction, id: Id) -> Result<Option<Kept>, Store
 }
 
 /// By their numbers, the newest first.
+/// Those of these numbers that can be read.
 pub(super) async fn by_nos(tx: &Transaction, nos: &[i64]) -> Result<Vec<Job>, StoreError> {
     let rows = tx.query(BY_NOS, &[&nos]).await?;
-    rows.iter().map(row::job).collect()
+    let mut jobs = Vec::with_capacity(rows.len());
+    for row in &rows {
+        jobs.extend(readable(JobNo(row.try_get(0)?), row::job(row))?);
+    }
+    Ok(jobs)
 }
 
 /// Jobs with their executions, by one statement.

@@ -6,7 +6,7 @@ use semel_store::{StoreError, statements};
 use super::SqliteStore;
 use super::job::by_no;
 use crate::limits::PAGE_SCAN_MAX;
-use crate::store::{JobNo, List, Listed, corrupt};
+use crate::store::{JobNo, List, Listed, corrupt, readable};
 
 statements! {
     LIVE = "
@@ -84,7 +84,9 @@ fn page(tx: &Connection, list: &List) -> Result<Listed, StoreError> {
     let last = numbers.last().copied();
     let mut jobs = Vec::new();
     for no in numbers {
-        let job = by_no(tx, no)?.ok_or_else(|| corrupt("job", no.0, "an index names it"))?;
+        let found = by_no(tx, no);
+        let found = found.and_then(|job| job.ok_or_else(|| corrupt("job", no.0, "it is missing")));
+        let Some(job) = readable(no, found)? else { continue };
         let fits = list.status.is_none_or(|status| status == job.state.status)
             && list.class.is_none_or(|class| Some(class) == job.state.failure_class);
         if fits {
