@@ -94,6 +94,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shown = progress::show("looking");
     let mut findings = machine::look(&root).await;
     findings.extend(folders::look(&root));
+    findings.extend(folders::starts(&root));
     findings.extend(stores::files(&root));
     if let Some(store) = &arguments.store {
         findings.push(stores::postgres(store).await);

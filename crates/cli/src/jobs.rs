@@ -11,5 +11,5 @@ mod unsure;
 mod verbs;
 mod watch;
 
-pub(crate) use engine::{RunningJobs, Start};
+pub(crate) use engine::{RunningJobs, Start, config};
 pub(crate) use verbs::{Arguments, run};

@@ -26,9 +26,9 @@ pub(crate) fn end(error: &StoreError) {
     log::last_words(move || {
         tracing::error!(error = chain, "the process ends: {why}");
         log::say(&text);
-        if is_damaged {
-            log::say("to look at it: semel daemon recover, semel job check, or semel doctor");
-        }
+        let when =
+            if is_damaged { "to look at it" } else { "if it ends so again, look at the file" };
+        log::say(&format!("{when}: semel daemon recover, semel job check, or semel doctor"));
     });
 }
 

@@ -31,6 +31,7 @@ use crate::broker::registrar;
 use crate::broker::serve::{assemble, broken, limiter_at};
 use crate::broker::target::{Opened, Target, failed};
 use crate::broker::token;
+use crate::checks;
 use crate::daemon::home::{HomeArgument, home_words};
 use crate::daemon::running::{RunningDaemon, Start};
 use crate::exit::{Exit, Failure, Form, chain};
@@ -92,11 +93,9 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let slug = MeshSlug::parse(MESH).map_err(|error| refused(chain(&error)))?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
     let home = Home::at(&root, &slug);
+    check(&home, arguments)?;
     // Whoever has the folder runs here already.
     let locked = home.clone().lock().map_err(|error| refused(chain(&error)))?;
-    for database in Database::ALL {
-        Kept::daemon(&home, *database).refuse_lost()?;
-    }
     let listener = listen(arguments.broker_listen, loopback(7117)).await?;
     let address = listener.local_addr().map_err(|error| refused(error.to_string()))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -156,6 +155,17 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         stopped
     };
     stop_after(ended, stopping).await
+}
+
+/// What can be seen to fail is refused before anything is opened or made.
+fn check(home: &Home, arguments: &Arguments) -> Result<(), Failure> {
+    let root = home.root();
+    let of_jobs = if arguments.no_jobs { Vec::new() } else { checks::jobs(root) };
+    checks::refuse([checks::daemon(home), checks::broker(root), of_jobs].into_iter().flatten())?;
+    for database in Database::ALL {
+        Kept::daemon(home, *database).refuse_lost()?;
+    }
+    Ok(())
 }
 
 /// Waits for a task that may have been waited for before.

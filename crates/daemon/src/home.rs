@@ -95,6 +95,14 @@ pub struct Home {
     mesh: MeshSlug,
     folder: PathBuf,
     disk: Arc<dyn Disk>,
+    modes: Modes,
+}
+
+/// What becomes of a private file that others could read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Modes {
+    Tighten,
+    Leave,
 }
 
 impl Home {
@@ -105,7 +113,12 @@ impl Home {
 
     fn on(disk: Arc<dyn Disk>, root: &Path, mesh: &MeshSlug) -> Self {
         let folder = root.join(DAEMONS).join(mesh.as_str());
-        Self { root: root.to_owned(), mesh: mesh.clone(), folder, disk }
+        Self { root: root.to_owned(), mesh: mesh.clone(), folder, disk, modes: Modes::Tighten }
+    }
+
+    /// The same, for somebody who looks and changes nothing, modes included.
+    pub fn untouched(&self) -> Self {
+        Self { modes: Modes::Leave, ..self.clone() }
     }
 
     /// The folders of all meshes on this host, by name, and whether there are more than are
@@ -175,7 +188,9 @@ impl Home {
         if !metadata.is_file() {
             return Err(HomeError::WrongKind { path, expected: "plain file" });
         }
-        tighten(&opened, metadata.mode(), file, &path);
+        if self.modes == Modes::Tighten {
+            tighten(&opened, metadata.mode(), file, &path);
+        }
         let room = usize::try_from(metadata.len().min(SMALL_FILE_BYTES_MAX)).unwrap_or(0);
         // Room for all of it at once: a vector that grows leaves copies of a secret behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(room + 32));

@@ -83,20 +83,33 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads the folder's identity, and makes what is missing.
-    pub fn open(home: &LockedHome, sources: Sources<'_>) -> Result<Self, IdentityError> {
-        let member = Membership::read(home.home())?.map(|membership| membership.name);
+    /// Looks whether what is there can be read, and whether something is missing that there must
+    /// have been. Nothing is made: a start does this first, and whoever looks after it too.
+    pub fn check(home: &Home) -> Result<(), IdentityError> {
+        let member = Membership::read(home)?.map(|membership| membership.name);
         let lost = |file| match &member {
             None => Ok(()),
             Some(member) => {
-                let path = home.home().path(file);
-                Err(IdentityError::Lost { path, member: member.clone() })
+                Err(IdentityError::Lost { path: home.path(file), member: member.clone() })
             }
         };
+        if Keys::read(home)?.is_none() {
+            lost(HomeFile::Keypair)?;
+        }
+        read_instance_id(home)?;
+        if FingerprintSecret::read(home)?.is_none() {
+            lost(HomeFile::FingerprintSecret)?;
+        }
+        read_local_token(home)?;
+        Ok(())
+    }
+
+    /// Reads the folder's identity, and makes what is missing.
+    pub fn open(home: &LockedHome, sources: Sources<'_>) -> Result<Self, IdentityError> {
+        Self::check(home.home())?;
         let keys = match Keys::read(home.home())? {
             Some(keys) => keys,
             None => {
-                lost(HomeFile::Keypair)?;
                 let keys = Keys::new(sources);
                 keys.write(home)?;
                 keys
@@ -115,7 +128,6 @@ impl Identity {
         let fingerprint_secret = match FingerprintSecret::read(home.home())? {
             Some(secret) => secret,
             None => {
-                lost(HomeFile::FingerprintSecret)?;
                 let secret = FingerprintSecret((sources.random)());
                 secret.write(home)?;
                 secret
@@ -137,12 +149,8 @@ impl Identity {
     }
 
     fn local_token(home: &LockedHome, sources: Sources<'_>) -> Result<LocalToken, IdentityError> {
-        let malformed = || IdentityError::Malformed {
-            path: home.home().path(HomeFile::LocalToken),
-            what: "is not 32 bytes of base64url; delete it, and a new one is made".to_owned(),
-        };
-        match read_line(home.home(), HomeFile::LocalToken)? {
-            Some(text) => LocalToken::parse(&text).ok_or_else(malformed),
+        match read_local_token(home.home())? {
+            Some(token) => Ok(token),
             None => {
                 let token = LocalToken::new(&(sources.random)());
                 token.write(home)?;
@@ -189,6 +197,15 @@ fn read_instance_id(home: &Home) -> Result<Option<InstanceId>, IdentityError> {
         what: "is not a UUID in lower-case hyphenated form".to_owned(),
     })?;
     Ok(Some(instance_id))
+}
+
+fn read_local_token(home: &Home) -> Result<Option<LocalToken>, IdentityError> {
+    let Some(text) = read_line(home, HomeFile::LocalToken)? else { return Ok(None) };
+    let token = LocalToken::parse(&text).ok_or_else(|| IdentityError::Malformed {
+        path: home.path(HomeFile::LocalToken),
+        what: "is not 32 bytes of base64url; delete it, and a new one is made".to_owned(),
+    })?;
+    Ok(Some(token))
 }
 
 /// A file of one line, without its end.

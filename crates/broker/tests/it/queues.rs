@@ -176,7 +176,7 @@ async fn never_ended(f: &Fixture) {
     let once_more = asking(f, 1, 60, 2);
     match f.store.queue_take(f.mesh_id, "work", once_more).await.unwrap() {
         Taken::Leased { taken, set_aside, .. } => {
-            assert_eq!((seqs(&taken), set_aside), (vec![2], 1))
+            assert_eq!((seqs(&taken), set_aside), (vec![2], 1));
         }
         Taken::NoQueue => panic!("no queue"),
     }

@@ -22,6 +22,22 @@ pub(crate) fn load(path: &Path) -> Result<AdminToken, Failure> {
     AdminToken::parse(&text).map_err(|refusal| refused("--admin-token-file", path, &refusal.detail))
 }
 
+/// Looks whether a token that is there can be used.
+pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        return Ok(());
+    }
+    load(path).map(drop)
+}
+
+/// Looks whether a key of the local authority that is there can be used.
+pub(crate) fn check_authority(path: &Path) -> Result<(), Failure> {
+    if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        return Ok(());
+    }
+    authority(path).map(drop)
+}
+
 /// Reads the key of the local authority; a missing file gets a random one first.
 pub(crate) fn authority(path: &Path) -> Result<KeyPair, Failure> {
     let text = secret("--authority-file", path)?;

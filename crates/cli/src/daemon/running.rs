@@ -31,6 +31,7 @@ use tokio::task::JoinHandle;
 
 use super::ephemeral::{self, Ephemeral};
 use super::home::command;
+use crate::checks;
 use crate::exit::{Exit, Failure, chain};
 use crate::stores::Kept;
 use crate::system::{self, end, random, secret};
@@ -75,6 +76,9 @@ impl RunningDaemon {
             None => Wanted::Kept(membership(&start.home)?),
             Some(ephemeral) => Wanted::Made(ephemeral),
         };
+        if start.ephemeral.is_none() {
+            checks::refuse(checks::daemon(&start.home))?;
+        }
         let config = Config::read(&start.home).map_err(|error| refused(chain(&error)))?;
         start.home.socket_path().map_err(|error| refused(chain(&error)))?;
         let home = start.home.clone().lock().map_err(|error| refused(chain(&error)))?;

@@ -9,6 +9,7 @@ use semel_daemon::home::{Complete, Home, HomeFile};
 use semel_daemon::identity::Membership;
 
 use super::Finding;
+use crate::checks::{self, Fault};
 use crate::daemon::home::start_command;
 use crate::exit::chain;
 
@@ -41,6 +42,18 @@ pub(super) fn look(root: &Path) -> Vec<Finding> {
     }
     findings.extend(jobs(root));
     findings
+}
+
+/// What a start would refuse, by the start's own checks. What others have access to is told by the
+/// permissions.
+pub(super) fn starts(root: &Path) -> Vec<Finding> {
+    let (homes, _) = Home::list(root).unwrap_or((Vec::new(), Complete::Yes));
+    let daemons = homes.iter().flat_map(|home| checks::daemon(&home.untouched()));
+    let of_home = [checks::broker(root), checks::jobs(root), checks::serve(root)];
+    let faults = daemons.chain(of_home.into_iter().flatten());
+    let finding =
+        |fault: Fault| Finding::problem(fault.check, fault.text.replace('\n', "; "), fault.to_do);
+    faults.map(finding).collect()
 }
 
 /// Everything that must be its owner's alone.
@@ -107,10 +120,6 @@ pub(super) fn is_locked(path: &Path) -> bool {
 fn mesh(home: &Home) -> Vec<Finding> {
     let mesh = home.mesh();
     let mut findings = vec![membership(home)];
-    if let Err(error) = semel_daemon::config::Config::read(home) {
-        let to_do = format!("correct {}", home.path(HomeFile::Config).display());
-        findings.push(Finding::problem(format!("config of {mesh}"), chain(&error), to_do));
-    }
     if !is_locked(&home.path(HomeFile::Lock)) && home.path(HomeFile::Socket).exists() {
         let detail = format!("{} is of a daemon that was killed", home.folder().display());
         let to_do = format!("start it again, which cleans up: {}", start_command(home));
@@ -170,12 +179,10 @@ fn jobs(root: &Path) -> Option<Finding> {
         let to_do = "give it to the user that runs semel";
         return Some(Finding::problem("jobs", format!("{name}: {error}"), to_do));
     }
-    let path = folder.join("config.toml");
-    let text = std::fs::read_to_string(&path).unwrap_or_default();
-    Some(match semel_jobs::config::Config::parse(&text) {
-        Err(error) => {
-            let to_do = format!("correct {}", path.display());
-            Finding::problem("jobs", format!("the configuration: {}", chain(&error)), to_do)
+    Some(match crate::jobs::config(&folder) {
+        Err(failure) => {
+            let to_do = format!("correct {}", folder.join("config.toml").display());
+            Finding::problem("jobs", failure.text.trim_start_matches("error: "), to_do)
         }
         Ok(_) if is_locked(&folder.join("lock")) => Finding::sound("jobs", "an engine runs"),
         Ok(_) => Finding::sound("jobs", "no engine runs; semel up runs one"),

@@ -32,6 +32,7 @@ use tokio::task::JoinSet;
 use super::backup::unfit;
 use super::intake;
 use crate::broker::token;
+use crate::checks;
 use crate::exit::{Exit, Failure, chain};
 use crate::gear::ports::ports;
 use crate::gear::shim;
@@ -81,6 +82,7 @@ impl RunningJobs {
         let folder = start.root.join("jobs");
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         made.map_err(|error| refused(format_args!("{}: {error}", folder.display())))?;
+        checks::refuse(checks::jobs(start.root))?;
         let lock = lock(&folder)?;
         let config = config(&folder)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -198,7 +200,8 @@ pub(super) fn lock(folder: &Path) -> Result<File, Failure> {
     }
 }
 
-fn config(folder: &Path) -> Result<Config, Failure> {
+/// The engine's configuration; the usual one where there is none.
+pub(crate) fn config(folder: &Path) -> Result<Config, Failure> {
     let path = folder.join("config.toml");
     let failed =
         |error: &dyn std::fmt::Display| refused(format_args!("{}: {error}", path.display()));

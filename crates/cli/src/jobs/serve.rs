@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::{RunningJobs, Start, about};
 use crate::broker::{registrar, token};
+use crate::checks;
 use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, Form};
 use crate::system::{loopback, plant, stop_after, stopped};
@@ -54,6 +55,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let root = arguments.home.find()?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
     let retention = registrar::retention(arguments.registrar_retention_days)?;
+    checks::refuse(checks::serve(&root))?;
     let (store, daemon) = (arguments.store.as_deref(), arguments.daemon.clone());
     let mut jobs = RunningJobs::open(Start { root: &root, store, daemon, retention }).await?;
     let folder = root.join("jobs");

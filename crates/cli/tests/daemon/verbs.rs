@@ -174,6 +174,31 @@ async fn an_inbox_that_is_damaged_inside_is_found_set_aside_and_rebuilt() {
     drop(one);
 }
 
+/// What opening does not read shows when something arrives: the way out is named then, too.
+#[test]
+fn an_inbox_that_opens_and_cannot_be_written_names_the_way_out() {
+    let mesh = Mesh::new();
+    let (alice, bob) = (mesh.join("alice", "member"), mesh.join("bob", "member"));
+    let (_one, mut two) = (alice.up(), bob.up());
+    let to = two.ready["pubkey"].as_str().unwrap().to_owned();
+    two.terminate();
+    let path = bob.folder().join("inbox.db");
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let sql = "SELECT rootpage FROM sqlite_schema WHERE name = 'inbox_key'";
+    let page: u32 = file.query_row(sql, [], |row| row.get(0)).unwrap();
+    let page = page as usize;
+    drop(file);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[(page - 1) * 4096..page * 4096].fill(0x5a);
+    std::fs::write(&path, bytes).unwrap();
+    alice.run(&["send", &to, "hello", "--wait"]);
+    let (code, text) = fails(&["daemon", "up", "--no-tcp", "--home", &bob.home()]);
+    assert_eq!(code, 5, "{text}");
+    assert!(text.contains("semel daemon recover"), "{text}");
+    let (code, text) = fails(&["daemon", "recover", "--home", &bob.home()]);
+    assert!(code == 1 && text.contains("--start-fresh inbox"), "{code}: {text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_in_which_nothing_had_happened_yet_goes_on_where_it_began() {
     let mesh = Mesh::new();

@@ -126,6 +126,66 @@ fn what_others_can_read_and_what_is_damaged_are_problems_and_stay_as_they_are() 
     assert_eq!((code, condition(&items, "jobs").as_str()), (Some(1), "problem"));
 }
 
+/// Files and folders of a home that are changed, one after the other.
+const READ_BY_A_START: [&str; 14] = [
+    "daemon/local/keypair.json",
+    "daemon/local/instance_id",
+    "daemon/local/fingerprint_secret",
+    "daemon/local/local_token",
+    "daemon/local/mesh.json",
+    "daemon/local/config.toml",
+    "daemon/local/lock",
+    "daemon/local/sock",
+    "broker/admin_token",
+    "broker/authority",
+    "jobs/authority",
+    "jobs/lock",
+    "jobs/config.toml",
+    "jobs/gear/shell/state.json",
+];
+
+#[test]
+fn what_a_start_refuses_is_a_problem() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let mut up = Up::start(home);
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    let mut refused = 0;
+    for name in READ_BY_A_START {
+        let (path, kept) = (home.join(name), home.join("kept"));
+        for how in ["missing", "empty", "garbage", "a folder"] {
+            let was_there = path.exists();
+            if was_there {
+                std::fs::rename(&path, &kept).unwrap();
+            }
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            match how {
+                "missing" => {}
+                "a folder" => std::fs::create_dir(&path).unwrap(),
+                _ => {
+                    let bytes: &[u8] = if how == "empty" { b"" } else { b"\xff garbage" };
+                    std::fs::write(&path, bytes).unwrap();
+                    let private = std::fs::Permissions::from_mode(0o600);
+                    std::fs::set_permissions(&path, private).unwrap();
+                }
+            }
+            // Before the start, which may make what is missing.
+            let (code, items) = doctor(home, &[]);
+            if let Some(exit) = Up::refused(home) {
+                refused += 1;
+                assert_eq!((exit, code), (78, Some(1)), "{name} {how}: {items:?}");
+            }
+            let _ = std::fs::remove_file(&path);
+            let _ = std::fs::remove_dir(&path);
+            if was_there {
+                std::fs::rename(&kept, &path).unwrap();
+            }
+        }
+    }
+    assert!(refused >= 25, "{refused} of them were refused");
+    assert_eq!(doctor(home, &[]).0, Some(0), "everything is as it was");
+}
+
 #[test]
 fn servers_that_do_not_answer_are_problems() {
     let home = tempfile::tempdir().unwrap();

@@ -33,6 +33,25 @@ pub(crate) struct Up {
 impl Up {
     /// Starts it on free ports and waits until it is ready.
     pub(crate) fn start(home: &Path) -> Self {
+        let (child, line) = Self::spawn(home);
+        let ready: Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("not ready: {line:?}"));
+        let pubkey = ready["pubkey"].as_str().unwrap().to_owned();
+        Self { child, pubkey }
+    }
+
+    /// The exit code of one that does not become ready; one that does is stopped.
+    pub(crate) fn refused(home: &Path) -> Option<i32> {
+        let (mut child, line) = Self::spawn(home);
+        if !line.is_empty() {
+            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        }
+        let code = child.wait().unwrap().code();
+        code.filter(|_| line.is_empty())
+    }
+
+    /// With the first line that it prints.
+    fn spawn(home: &Path) -> (Child, String) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
             .args(["up", "--json", "--name", "me", "--broker-listen", "127.0.0.1:0"])
             .args(["--api-listen", "127.0.0.1:0"])
@@ -43,10 +62,7 @@ impl Up {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: Value =
-            serde_json::from_str(&line).unwrap_or_else(|_| panic!("not ready: {line:?}"));
-        let pubkey = ready["pubkey"].as_str().unwrap().to_owned();
-        Self { child, pubkey }
+        (child, line)
     }
 
     /// Its exit code.

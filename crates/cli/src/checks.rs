@@ -1,0 +1,128 @@
+//! What a start reads of a home before it changes anything. A start refuses at the first fault, and
+//! `semel doctor` shows them all: what it calls sound is not refused a moment later.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use semel_daemon::config::Config;
+use semel_daemon::home::{Home, HomeFile};
+use semel_daemon::identity::Identity;
+use semel_jobs::gear::load::Loader;
+use semel_jobs::gear::registry::Registry;
+
+use crate::broker::token;
+use crate::exit::{Exit, Failure, chain};
+use crate::gear::ports::ports;
+use crate::gear::shim;
+use crate::up::broker_folder;
+
+/// Something that a start would refuse.
+pub(crate) struct Fault {
+    /// What was looked at.
+    pub(crate) check: String,
+    /// What is wrong, as a start says it.
+    pub(crate) text: String,
+    /// What can be done about it.
+    pub(crate) to_do: String,
+}
+
+impl Fault {
+    fn new(check: impl Into<String>, path: PathBuf, text: impl Into<String>) -> Self {
+        let to_do = format!("put back a good copy of {}", path.display());
+        Self { check: check.into(), text: text.into(), to_do }
+    }
+}
+
+/// Refuses to start with the first of these.
+pub(crate) fn refuse(faults: impl IntoIterator<Item = Fault>) -> Result<(), Failure> {
+    match faults.into_iter().next() {
+        None => Ok(()),
+        Some(fault) => Err(Failure::new(Exit::Refused, format!("error: {}", fault.text))),
+    }
+}
+
+/// What the start of a daemon reads of its folder.
+pub(crate) fn daemon(home: &Home) -> Vec<Fault> {
+    let (mut faults, check) = (Vec::new(), |what: &str| format!("{what} of {}", home.mesh()));
+    if let Err(error) = Config::read(home) {
+        let path = home.path(HomeFile::Config);
+        let to_do = format!("correct {}", path.display());
+        faults.push(Fault { to_do, ..Fault::new(check("config"), path, chain(&error)) });
+    }
+    if let Err(error) = Identity::check(home) {
+        faults.push(Fault::new(check("identity"), home.folder().to_owned(), chain(&error)));
+    }
+    if let Err(error) = home.socket_path() {
+        faults.push(Fault::new(check("socket"), home.path(HomeFile::Socket), chain(&error)));
+    }
+    let socket = home.path(HomeFile::Socket);
+    let is_socket =
+        |path: &Path| path.symlink_metadata().map_or(true, |found| found.file_type().is_socket());
+    if !is_socket(&socket) {
+        let text = format!("{} is not a socket", socket.display());
+        faults.push(Fault::new(check("socket"), socket, text));
+    }
+    faults.extend(lock(&check("lock"), home.path(HomeFile::Lock)));
+    faults
+}
+
+/// What the start of a home's broker reads besides its store.
+pub(crate) fn broker(root: &Path) -> Vec<Fault> {
+    let folder = broker_folder(root);
+    let (admin, authority) = (folder.join("admin_token"), folder.join("authority"));
+    let checked = [
+        ("admin token", token::check(&admin), admin),
+        ("authority", token::check_authority(&authority), authority),
+    ];
+    faulty(checked)
+}
+
+/// What the start of a home's engine reads besides its store.
+pub(crate) fn jobs(root: &Path) -> Vec<Fault> {
+    let folder = root.join("jobs");
+    let authority = folder.join("authority");
+    let checked = [("authority of jobs", token::check_authority(&authority), authority)];
+    let mut faults = faulty(checked);
+    faults.extend(lock("lock of jobs", folder.join("lock")));
+    if let Err(failure) = gears(root) {
+        let text = failure.text.trim_start_matches("error: ").to_owned();
+        faults.push(Fault::new("gears", root.join("jobs/gear"), text));
+    }
+    faults
+}
+
+/// What `semel job serve` reads besides that.
+pub(crate) fn serve(root: &Path) -> Vec<Fault> {
+    let token = root.join("jobs/local_token");
+    faulty([("token of jobs", token::check(&token), token)])
+}
+
+/// The gears as an engine loads them, into a registry that nobody uses.
+fn gears(root: &Path) -> Result<(), Failure> {
+    let loader = Loader::new(root, shim()?, ports(None, &Default::default()));
+    loader
+        .refresh(&Registry::default())
+        .map_err(|error| Failure::new(Exit::Refused, format!("error: {}", chain(&error))))
+}
+
+fn faulty<const N: usize>(checked: [(&str, Result<(), Failure>, PathBuf); N]) -> Vec<Fault> {
+    let faults = checked.into_iter().filter_map(|(check, looked, path)| {
+        let text = looked.err()?.text;
+        Some(Fault::new(check, path, text.trim_start_matches("error: ")))
+    });
+    faults.collect()
+}
+
+/// A lock must be a file that can be opened as a start opens it. Nothing is locked here.
+fn lock(check: &str, path: PathBuf) -> Option<Fault> {
+    let opened: std::io::Result<File> = OpenOptions::new().read(true).append(true).open(&path);
+    let text = match opened {
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => format!("{}: {error}", path.display()),
+        Ok(file) if file.metadata().is_ok_and(|found| found.is_file()) => return None,
+        Ok(_) => format!("{} is not a plain file", path.display()),
+    };
+    Some(Fault::new(check, path, text))
+}
