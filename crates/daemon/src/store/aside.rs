@@ -1,7 +1,7 @@
 //! The table `set_aside`: what arrived and could not be taken. It is kept until somebody has looked
 //! at it (traps.md 8).
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 use semel_core::clock::UnixMs;
 use semel_core::fingerprint::BodyHash;
 use semel_core::status;
@@ -80,22 +80,36 @@ pub fn add_in_tx(tx: &Connection, aside: &NewAside, now: UnixMs) -> Result<bool,
     Ok(tx.prepare_cached(ADD)?.execute(by)? == 1)
 }
 
-/// A page of what was set aside, oldest first.
+/// A page of what was set aside, oldest first. A row that makes no sense is passed over.
 pub fn list(connection: &Connection, after: i64, limit: i64) -> Result<Vec<Aside>, StoreError> {
     let mut statement = connection.prepare_cached(LIST)?;
-    let mut rows = statement.query(params![after, limit])?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        let (id, source): (i64, String) = (row.get(0)?, row.get(2)?);
-        let source = AsideSource::parse(&source).ok_or_else(|| StoreError::Corrupt {
-            table: "set_aside",
-            id: id.to_string(),
-            what: format!("the source {source:?} is unknown"),
-        })?;
-        let (at, reason, seq) = (UnixMs(row.get(1)?), row.get(3)?, row.get(4)?);
-        found.push(Aside { id, at, source, reason, seq, frame: row.get(5)? });
+    let (mut found, mut after, mut left) = (Vec::new(), after, limit);
+    while left > 0 {
+        let (mut rows, mut count) = (statement.query(params![after, left])?, 0);
+        while let Some(row) = rows.next()? {
+            (after, count) = (row.get(0)?, count + 1);
+            match aside(row) {
+                Some(aside) => found.push(aside),
+                None => tracing::error!(id = after, "what was set aside cannot be read"),
+            }
+        }
+        if count < left {
+            break;
+        }
+        left = limit - i64::try_from(found.len()).unwrap_or(limit);
     }
     Ok(found)
+}
+
+fn aside(row: &Row<'_>) -> Option<Aside> {
+    Some(Aside {
+        id: row.get(0).ok()?,
+        at: UnixMs(row.get(1).ok()?),
+        source: AsideSource::parse(row.get_ref(2).ok()?.as_str().ok()?)?,
+        reason: row.get(3).ok()?,
+        seq: row.get(4).ok()?,
+        frame: row.get(5).ok()?,
+    })
 }
 
 /// How much is set aside.

@@ -73,8 +73,23 @@ pub fn list(
 ) -> Result<Vec<Peer>, StoreError> {
     let after = after.map_or([0; 16], |id| id.as_uuid().into_bytes());
     let mut statement = connection.prepare_cached(LIST)?;
-    let rows = statement.query_map(params![after, limit], peer)?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    let (mut found, mut after, mut left) = (Vec::new(), after, limit);
+    // As long as it was asked to be, whatever is passed over.
+    while left > 0 {
+        let (mut rows, mut count) = (statement.query(params![after, left])?, 0);
+        while let Some(row) = rows.next()? {
+            (after, count) = (row.get(0)?, count + 1);
+            match peer(row) {
+                Ok(peer) => found.push(peer),
+                Err(error) => tracing::error!(%error, "somebody in the mesh cannot be shown"),
+            }
+        }
+        if count < left {
+            break;
+        }
+        left = limit - i64::try_from(found.len()).unwrap_or(limit);
+    }
+    Ok(found)
 }
 
 fn peer(row: &Row<'_>) -> rusqlite::Result<Peer> {

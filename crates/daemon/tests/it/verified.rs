@@ -7,8 +7,9 @@ use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::id::ClientMessageId;
 use semel_core::outbox::OutboxStatus;
 use semel_daemon::engine::Engine;
-use semel_daemon::link::Ask;
+use semel_daemon::link::{Ask, LinkState};
 use semel_daemon::outbox::NewSend;
+use semel_daemon::store::aside::{AsideSource, NewAside};
 use semel_daemon::store::inbox::Filter;
 use semel_daemon::store::outbox::Draft;
 use semel_wire::frame::FromBroker;
@@ -97,7 +98,7 @@ async fn work_that_was_changed_is_given_to_nobody() {
     assert_eq!(mesh.plant(sql), 1);
     mesh.start().await;
     let engine = host.start().await;
-    crate::support::state(&engine, semel_daemon::link::LinkState::Connected).await;
+    crate::support::state(&engine, LinkState::Connected).await;
     let ask = Ask::QueueTake { queue: "work".to_owned(), max: 10, lease_ms: Some(60_000) };
     let Some(FromBroker::QueueTaken(taken)) = engine.link.ask(ask).await else {
         panic!("no work");
@@ -153,4 +154,33 @@ async fn what_was_changed_in_the_inbox_is_not_shown() {
     assert_eq!(texts(&all), whole);
     sender.stop().await;
     receiver.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_list_ends_at_a_row_that_cannot_be_read() {
+    let mut mesh = Mesh::of(3).await;
+    let host = Host::new(0, mesh.url());
+    let engine = host.start().await;
+    for number in 1..=3 {
+        let (source, reason) = (AsideSource::Jobs, format!("reason {number}"));
+        let frame = vec![number];
+        engine.inbox.set_aside(NewAside { source, reason, seq: None, frame }).await.unwrap();
+    }
+    engine.outbox.peers_known().await.unwrap();
+    // Nobody tells it again who is in the mesh.
+    mesh.stop().await;
+    crate::support::state(&engine, LinkState::Waiting).await;
+    let sql = "UPDATE set_aside SET reason = CAST(x'ff' AS TEXT) WHERE id = 2";
+    assert_eq!(host.plant("inbox.db", sql), 1);
+    let sql = "UPDATE peer SET name = CAST(x'ff' AS TEXT) WHERE name = 'member-1'";
+    assert_eq!(host.plant("outbox.db", sql), 1);
+    for limit in [2, 10] {
+        let aside = engine.inbox.aside(0, limit).await.unwrap();
+        assert_eq!(aside.iter().map(|one| one.id).collect::<Vec<_>>(), [1, 3]);
+        let peers = engine.outbox.peers(None, limit).await.unwrap();
+        let mut names: Vec<_> = peers.iter().map(|peer| peer.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["member-0", "member-2"]);
+    }
+    engine.stop().await;
 }
