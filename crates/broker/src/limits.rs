@@ -225,6 +225,15 @@ pub const HISTORY_ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Messages that one sweep deletes. Each takes its deliveries along, so it is fewer.
 pub const RETENTION_SWEEP_MAX: i64 = 256;
 
+/// Rows or messages of the first sweep of a kind; the next is twice as large as one that went well.
+pub const SWEEP_FIRST: i64 = 8;
+
+/// Rows that one sweep of several messages deletes where nobody else can write meanwhile.
+pub const SWEEP_ROWS: u64 = 1000;
+
+/// The pause after each sweep: whoever accepts sends, perhaps in another process, has its turn.
+pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
+
 /// Sweeps of one kind in one night; what is left waits for the next.
 pub const SWEEP_ROUNDS_MAX: u32 = 100_000;
 
@@ -278,10 +287,22 @@ pub const GHOSTS_SWEEP_MAX: i64 = 1000;
 pub const SESSION_MESHES_AT_ONCE: usize = 8;
 
 /// Connections that one look at a mesh reads; what is beyond is looked at by heartbeat only.
-pub const ROSTER_ROWS_MAX: i64 = 4096;
+pub const ROSTER_ROWS_MAX: i64 = 16_384;
 
-/// Members whose coming and going one daemon is told of.
-pub const PRESENCE_MEMBERS_MAX: usize = 1000;
+/// Connections after which the pause between two looks at sessions is twice as long, and so on.
+pub const SESSIONS_PER_INTERVAL: usize = 1000;
+
+/// Members that are told by name; of more there is only a number.
+pub const PRESENCE_NAMES_MAX: usize = 200;
+
+/// Members at which they are told by name again: not whenever one comes or goes.
+pub const PRESENCE_NAMES_AGAIN: usize = 150;
+
+/// Changes that a roster remembers; whoever is further behind is told everything anew.
+pub const PRESENCE_LOG_MAX: usize = 1024;
+
+/// How often a daemon is told how many are connected.
+pub const PRESENCE_COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// When a daemon that was too slow for presence is told the rest.
 pub const PRESENCE_RETRY: Duration = Duration::from_secs(1);

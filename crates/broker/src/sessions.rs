@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use semel_core::clock::Reading;
@@ -22,6 +23,7 @@ use crate::connection::Broker;
 use crate::hub::Ending;
 use crate::limits::{
     GHOSTS_SWEEP_MAX, HEARTBEATS_MAX, ROSTER_ROWS_MAX, SESSION_MESHES_AT_ONCE, SESSIONS_INTERVAL,
+    SESSIONS_PER_INTERVAL,
 };
 use crate::meshes::Meshes;
 use crate::store::{Live, Pulse, Standing};
@@ -80,9 +82,15 @@ pub async fn run(broker: Arc<Broker>, mut stop: oneshot::Receiver<()>) {
         match why {
             Why::Tick => warn(tick(&broker).await),
             // What is touched meanwhile shares the next look.
-            Why::Touched => sleep(SESSIONS_INTERVAL).await,
+            Why::Touched => sleep(pause(broker.hub.connections())).await,
         }
     }
+}
+
+/// A look costs what there is to see: the more, the longer the pause after it.
+fn pause(connections: usize) -> Duration {
+    let more = u32::try_from(connections / SESSIONS_PER_INTERVAL).unwrap_or(u32::MAX);
+    SESSIONS_INTERVAL.saturating_mul(more.saturating_add(1))
 }
 
 fn warn(looked: Result<(), StoreError>) {
@@ -122,9 +130,14 @@ async fn look_at(broker: &Broker, mesh_id: MeshId, why: Why) -> Result<(), Store
     let present = broker.store.roster(mesh_id, broker.pulse(), ROSTER_ROWS_MAX).await?;
     broker.rosters.publish(mesh_id, &present);
     if why == Why::Touched {
-        // Who is in the roster is current; the others are asked for.
+        // Who is in the roster is current; the others are asked for, as far as it reaches.
         let known: HashSet<i64> = present.iter().map(|present| present.session.epoch).collect();
-        let missing = live.into_iter().filter(|live| !known.contains(&live.session.epoch));
+        let is_cut = i64::try_from(present.len()).is_ok_and(|rows| rows >= ROSTER_ROWS_MAX);
+        let last = present.last().filter(|_| is_cut).map(|last| last.session.member_id);
+        let missing = live.into_iter().filter(|live| {
+            let is_beyond = last.is_some_and(|last| live.session.member_id >= last);
+            !is_beyond && !known.contains(&live.session.epoch)
+        });
         let missing: Vec<Live> = missing.collect();
         if !missing.is_empty() {
             beat(broker, mesh_id, &missing).await?;

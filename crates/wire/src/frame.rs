@@ -3,6 +3,7 @@
 mod delivery;
 mod handshake;
 mod negotiation;
+mod presence;
 mod queue;
 mod resolve;
 mod salvage;
@@ -19,11 +20,12 @@ use crate::limits::{FRAME_BYTES_USUAL, FRAME_DEPTH_MAX};
 pub use delivery::{Ack, Delivery, History, HistoryRequest, Push, fitting};
 pub use handshake::{Challenge, Hello, HelloAck};
 pub use negotiation::{FeatureNegotiationRequest, FeatureNegotiationResponse, FeatureParams};
+pub use presence::{Presence, PresenceCount, PresenceRequest, PresenceResult};
 pub use queue::{QueueAck, QueueAcked, QueueTake, QueueTaken};
 pub use resolve::{Resolve, ResolveItem, ResolveResult, ResolvedItem, Verdict};
 pub use salvage::{Addressed, Salvaged, Unread};
 pub use send::{SendFrame, SendResult};
-pub use session::{CloseReason, MemberRevoked, Ping, Pong, Presence, RequestFailed};
+pub use session::{CloseReason, MemberRevoked, Ping, Pong, RequestFailed};
 
 /// What a daemon says to a broker.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +46,8 @@ pub enum FromDaemon {
     QueueTake(QueueTake),
     /// Work that is done.
     QueueAck(QueueAck),
+    /// Which of these are connected?
+    PresenceRequest(PresenceRequest),
     /// Are you there?
     Ping(Ping),
     /// I am.
@@ -63,6 +67,7 @@ impl FromDaemon {
         "history_request",
         "queue_take",
         "queue_ack",
+        "presence_request",
         "ping",
         "pong",
         "close_reason",
@@ -80,6 +85,7 @@ impl FromDaemon {
             "history_request" => read(fields).map(Self::HistoryRequest),
             "queue_take" => read(fields).map(Self::QueueTake),
             "queue_ack" => read(fields).map(Self::QueueAck),
+            "presence_request" => read(fields).map(Self::PresenceRequest),
             "ping" => read(fields).map(Self::Ping),
             "pong" => read(fields).map(Self::Pong),
             "close_reason" => read(fields).map(Self::CloseReason),
@@ -99,6 +105,7 @@ impl FromDaemon {
             Self::HistoryRequest(frame) => text(kind, frame),
             Self::QueueTake(frame) => text(kind, frame),
             Self::QueueAck(frame) => text(kind, frame),
+            Self::PresenceRequest(frame) => text(kind, frame),
             Self::Ping(frame) => text(kind, frame),
             Self::Pong(frame) => text(kind, frame),
             Self::CloseReason(frame) => text(kind, frame),
@@ -116,6 +123,7 @@ impl FromDaemon {
             Self::HistoryRequest(_) => "history_request",
             Self::QueueTake(_) => "queue_take",
             Self::QueueAck(_) => "queue_ack",
+            Self::PresenceRequest(_) => "presence_request",
             Self::Ping(_) => "ping",
             Self::Pong(_) => "pong",
             Self::CloseReason(_) => "close_reason",
@@ -148,6 +156,10 @@ pub enum FromBroker {
     QueueAcked(QueueAcked),
     /// A member came or went.
     Presence(Presence),
+    /// How many members are connected.
+    PresenceCount(PresenceCount),
+    /// Which of those that were asked for are.
+    PresenceResult(PresenceResult),
     /// This member may no longer take part.
     MemberRevoked(MemberRevoked),
     /// A request that was refused or could not be answered.
@@ -172,6 +184,8 @@ impl FromBroker {
         "queue_taken",
         "queue_acked",
         "presence",
+        "presence_count",
+        "presence_result",
         "member_revoked",
         "request_failed",
         "ping",
@@ -193,6 +207,8 @@ impl FromBroker {
             "queue_taken" => read(fields).map(Self::QueueTaken),
             "queue_acked" => read(fields).map(Self::QueueAcked),
             "presence" => read(fields).map(Self::Presence),
+            "presence_count" => read(fields).map(Self::PresenceCount),
+            "presence_result" => read(fields).map(Self::PresenceResult),
             "member_revoked" => read(fields).map(Self::MemberRevoked),
             "request_failed" => read(fields).map(Self::RequestFailed),
             "ping" => read(fields).map(Self::Ping),
@@ -216,6 +232,8 @@ impl FromBroker {
             Self::QueueTaken(frame) => text(kind, frame),
             Self::QueueAcked(frame) => text(kind, frame),
             Self::Presence(frame) => text(kind, frame),
+            Self::PresenceCount(frame) => text(kind, frame),
+            Self::PresenceResult(frame) => text(kind, frame),
             Self::MemberRevoked(frame) => text(kind, frame),
             Self::RequestFailed(frame) => text(kind, frame),
             Self::Ping(frame) => text(kind, frame),
@@ -237,6 +255,8 @@ impl FromBroker {
             Self::QueueTaken(_) => "queue_taken",
             Self::QueueAcked(_) => "queue_acked",
             Self::Presence(_) => "presence",
+            Self::PresenceCount(_) => "presence_count",
+            Self::PresenceResult(_) => "presence_result",
             Self::MemberRevoked(_) => "member_revoked",
             Self::RequestFailed(_) => "request_failed",
             Self::Ping(_) => "ping",

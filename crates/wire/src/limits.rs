@@ -36,6 +36,9 @@ pub const QUEUE_TAKE_MAX: u64 = 100;
 /// Numbers in one `queue_ack`.
 pub const QUEUE_ACK_SEQS_MAX: usize = 500;
 
+/// Members in one `presence_request` or its answer.
+pub const PRESENCE_MEMBERS_MAX: usize = 500;
+
 /// The longest lease that `queue_take` may ask for: a day.
 pub const LEASE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 

@@ -17,7 +17,7 @@ use semel_wire::frame::{
 use semel_wire::limits::frame_bytes_max;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::{Connection, End, answer, request};
+use super::{Connection, End, answer, presence, request};
 use crate::accept::{Age, DedupeMode};
 use crate::hub::Ending;
 use crate::limits::{SENDS_IN_FLIGHT_BYTES, SENDS_IN_FLIGHT_MAX};
@@ -151,6 +151,7 @@ impl Reader<'_> {
             FromDaemon::HistoryRequest(asked) => request::history(connection, &asked).await?,
             FromDaemon::QueueTake(asked) => request::queue_take(connection, &asked).await?,
             FromDaemon::QueueAck(asked) => request::queue_ack(connection, &asked).await?,
+            FromDaemon::PresenceRequest(asked) => presence::asked(connection, &asked),
             FromDaemon::Hello(_) => return Err(End::protocol_error("hello comes once")),
         };
         connection.outbound.send(answer).await.map_err(|_| End::Gone)

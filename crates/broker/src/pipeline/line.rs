@@ -1,6 +1,6 @@
 //! Who waits for a transaction: the sends of each session in their order, and the sessions in
-//! turns, each by the rows that its sends write. A session that fans out to thousands takes its turn
-//! like any other, and one that has just come is served before those that have been served.
+//! turns, each by the rows that its sends write. A session that fans out to thousands takes its
+//! turn like any other, and one that has just come is served before those that have been served.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -56,8 +56,8 @@ impl Way {
 
     /// Whether more may come, with so many batches before the gate and perhaps nothing anywhere.
     /// Nobody takes another way while somebody on the last one is still to be checked: checks are
-    /// made in the order of arrival. But where a transaction could not take all, the way stays as it
-    /// is until there is less to do, or others would wait for a whole fan-out.
+    /// made in the order of arrival. But where a transaction could not take all, the way stays as
+    /// it is until there is less to do, or others would wait for a whole fan-out.
     pub(super) const fn is_free(&mut self, looking: usize, is_clear: bool, has_left: bool) -> bool {
         let wants_door = self.has_door && self.look_first == 0;
         let may_change = if wants_door { looking == 0 } else { is_clear };

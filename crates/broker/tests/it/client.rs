@@ -285,7 +285,9 @@ impl Daemon {
                     match FromBroker::decode(text.as_bytes(), 16 << 20).unwrap() {
                         FromBroker::CloseReason(said) => reason = Some(said),
                         FromBroker::Ping(_) => {}
-                        FromBroker::FeatureNegotiationResponse(_) | FromBroker::Presence(_)
+                        FromBroker::FeatureNegotiationResponse(_)
+                        | FromBroker::Presence(_)
+                        | FromBroker::PresenceCount(_)
                             if self.features == Features::Agreed => {}
                         frame => return Ok(frame),
                     }

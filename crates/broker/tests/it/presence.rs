@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use semel_broker::limits::{GHOST_AFTER, Timings};
-use semel_broker::store::{Greeted, Pulse};
+use semel_broker::limits::{GHOST_AFTER, PRESENCE_NAMES_AGAIN, PRESENCE_NAMES_MAX, Timings};
+use semel_broker::store::{Greeted, NewMember, Pulse, Role};
 use semel_core::clock::Reading;
-use semel_wire::frame::FromBroker;
+use semel_wire::frame::{FromBroker, FromDaemon, PresenceCount, PresenceRequest};
 
 use crate::client::{Daemon, send_frame, serve_timed, until};
 use crate::sessions::{QUICK, negotiate};
@@ -143,6 +143,68 @@ async fn who_does_not_read_holds_nobody_up() {
         drop(guest);
         sees(&mut watcher, &mut seen, &[(0, true), (1, true), (2, false)]).await;
     }
+}
+
+/// Reads presence up to a count.
+async fn counted(daemon: &mut Daemon) -> PresenceCount {
+    loop {
+        match daemon.next().await {
+            Ok(FromBroker::PresenceCount(count)) => return count,
+            Ok(FromBroker::Presence(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_mesh_is_counted_and_asked_for_names() {
+    let fixture = support::sqlite().await;
+    fixture.plant("DELETE FROM presence").await;
+    let mut members = fixture.members.clone();
+    for number in 3..=PRESENCE_NAMES_MAX {
+        let member = NewMember {
+            member_id: fixture.mint.uuid(),
+            name: format!("member {number}"),
+            role: Role::Member,
+            key_id: format!("key-{number}"),
+            pubkey: support::pubkey(number),
+        };
+        members.push(member.member_id);
+        fixture.store.member_add(fixture.mesh_id, &member, support::NOW).await.unwrap();
+    }
+    let served = serve_timed(fixture, 1, false, QUICK).await;
+    let mut watcher = Daemon::welcomed(served.address, 0).await;
+    negotiate(&mut watcher).await;
+    let mut others = Vec::new();
+    for number in 1..=PRESENCE_NAMES_MAX {
+        others.push(Daemon::welcomed(served.address, number).await);
+    }
+    let count = counted(&mut watcher).await;
+    assert_eq!(count, PresenceCount { online: PRESENCE_NAMES_MAX as u64 + 1, names: false });
+    let nobody = served.fixture.mint.uuid();
+    let asked = PresenceRequest { request_id: 1, members: vec![members[2], nobody, members[0]] };
+    watcher.say(&FromDaemon::PresenceRequest(asked)).await;
+    match watcher.next().await {
+        Ok(FromBroker::PresenceResult(result)) => {
+            assert_eq!(result.online, [members[2], members[0]]);
+        }
+        other => panic!("{other:?}"),
+    }
+    others.truncate(PRESENCE_NAMES_AGAIN / 2);
+    let count = loop {
+        let count = counted(&mut watcher).await;
+        if count.names {
+            break count.online;
+        }
+    };
+    let mut told = std::collections::BTreeSet::new();
+    for _ in 0..count {
+        match watcher.next().await {
+            Ok(FromBroker::Presence(one)) => assert!(one.online && told.insert(one.member_id)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(told.contains(&members[0]) && told.len() <= PRESENCE_NAMES_AGAIN);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -94,7 +94,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Daemon<S> {
             match self.socket.next().await?.ok()? {
                 Message::Text(text) => {
                     match FromBroker::decode(text.as_bytes(), 16 << 20).unwrap() {
-                        FromBroker::FeatureNegotiationResponse(_) | FromBroker::Presence(_) => {}
+                        FromBroker::FeatureNegotiationResponse(_)
+                        | FromBroker::Presence(_)
+                        | FromBroker::PresenceCount(_) => {}
                         frame => return Some(frame),
                     }
                 }

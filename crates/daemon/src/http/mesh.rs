@@ -11,9 +11,12 @@ use semel_core::code::Code;
 use semel_core::id::MemberId;
 use semel_core::refusal::Refusal;
 use semel_core::rfc3339;
+use semel_wire::frame::FromBroker;
+use semel_wire::limits::PRESENCE_MEMBERS_MAX;
 use serde_json::{Map, Value, json};
 
 use super::Daemon;
+use crate::link::Ask;
 use crate::remote::{Profile, Queue, Remote, RemoteError, Topic};
 use crate::store::peer::Peer;
 
@@ -69,7 +72,13 @@ pub(super) async fn peers(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let last = known.last().map(|peer| peer.member_id).filter(|_| full);
     let mut everybody: BTreeMap<MemberId, (Option<Peer>, bool)> =
         known.into_iter().map(|peer| (peer.member_id, (Some(peer), false))).collect();
-    let online = call.state.engine.link.roster().online();
+    let mut online = call.state.engine.link.roster().online();
+    if call.state.engine.link.roster().only_counted().is_some() {
+        online.clear();
+        for id in asked_online(&call.state, everybody.keys().copied().collect()).await {
+            everybody.entry(id).and_modify(|(_, is_online)| *is_online = true);
+        }
+    }
     for id in online.keys().filter(|id| Some(**id) > after && last.is_none_or(|last| **id <= last))
     {
         everybody.entry(*id).or_insert((None, true)).1 = true;
@@ -102,6 +111,19 @@ pub(super) async fn peers(mut call: Call<Daemon>) -> Result<Reply, Problem> {
         Next::new("/v1/peers", &reached).with("limit", Some(&limit.to_string())).address()
     };
     Ok(page.finish(next))
+}
+
+/// Which of these are online, as the broker says; nobody while it is away.
+async fn asked_online(daemon: &Daemon, members: Vec<MemberId>) -> Vec<MemberId> {
+    let mut online = Vec::new();
+    for members in members.chunks(PRESENCE_MEMBERS_MAX) {
+        let ask = Ask::Presence { members: members.to_vec() };
+        match daemon.engine.link.ask(ask).await {
+            Some(FromBroker::PresenceResult(result)) => online.extend(result.online),
+            Some(_) | None => break,
+        }
+    }
+    online
 }
 
 /// `POST /v1/peers/refresh`.

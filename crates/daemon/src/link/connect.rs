@@ -177,7 +177,13 @@ async fn negotiate(
         // What waits for us does not wait for this; its window bounds it.
         match said.frame {
             Some(FromBroker::FeatureNegotiationResponse(response)) => break response,
-            Some(FromBroker::Push(_) | FromBroker::Presence(_) | FromBroker::Ping(_)) | None
+            Some(
+                FromBroker::Push(_)
+                | FromBroker::Presence(_)
+                | FromBroker::PresenceCount(_)
+                | FromBroker::Ping(_),
+            )
+            | None
                 if early.len() < INBOUND_MAX =>
             {
                 early.push(said);

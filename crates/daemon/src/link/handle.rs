@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use semel_core::clock::UnixMs;
-use semel_core::id::OutboxId;
+use semel_core::id::{MemberId, OutboxId};
 use semel_wire::frame::FromBroker;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -38,6 +38,11 @@ pub enum Ask {
         queue: String,
         /// Which messages.
         seqs: Vec<i64>,
+    },
+    /// Which of these are online, where a mesh is too large to be told of everybody.
+    Presence {
+        /// 500 at the most.
+        members: Vec<MemberId>,
     },
 }
 

@@ -15,8 +15,8 @@ use semel_core::id::OutboxId;
 use semel_core::limits::INTEGER_MAX;
 use semel_core::outbox::Outcome;
 use semel_wire::frame::{
-    Ack, FromBroker, FromDaemon, HistoryRequest, Ping, QueueAck, QueueTake, RequestFailed, Resolve,
-    ResolveItem, Salvaged,
+    Ack, FromBroker, FromDaemon, HistoryRequest, Ping, PresenceRequest, QueueAck, QueueTake,
+    RequestFailed, Resolve, ResolveItem, Salvaged,
 };
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -479,6 +479,9 @@ impl Serving {
             }
             Ask::QueueAck { queue, seqs } => {
                 FromDaemon::QueueAck(QueueAck { request_id, queue, seqs })
+            }
+            Ask::Presence { members } => {
+                FromDaemon::PresenceRequest(PresenceRequest { request_id, members })
             }
         };
         if let Err(refusal) = FromDaemon::decode(frame.encode().as_bytes(), self.frame_bytes_max) {

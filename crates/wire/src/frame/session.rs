@@ -1,13 +1,12 @@
 //! What keeps a conversation alive, what is said in between, and how it ends.
 
 use semel_core::hex::Hex;
-use semel_core::id::MemberId;
 use semel_core::json::Node;
 use semel_core::refusal::Refusal;
 
 use crate::close::CloseKind;
 use crate::codec::{Field, Fields, Object, Record, one_of, write_plain};
-use crate::limits::{CLOSE_TEXT_BYTES_MAX, MEMBER_NAME_BYTES_MAX, NAME_BYTES_MAX};
+use crate::limits::{CLOSE_TEXT_BYTES_MAX, NAME_BYTES_MAX};
 
 /// Why the connection is closed, just before it is: a close frame has room for 123 bytes only.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,37 +70,6 @@ impl Record for CloseReason {
         object.put_optional("feature", self.feature.as_ref());
         object.put_detail(&self.detail);
         object.put_optional("nonce", self.nonce.as_ref());
-    }
-}
-
-/// A member came or went.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Presence {
-    /// Who.
-    pub member_id: MemberId,
-    /// What it is called.
-    pub name: String,
-    /// Its current key.
-    pub pubkey: Hex<32>,
-    /// Whether it is connected to any broker.
-    pub online: bool,
-}
-
-impl Record for Presence {
-    fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
-        Ok(Self {
-            member_id: fields.take("member_id")?,
-            name: fields.name("name", MEMBER_NAME_BYTES_MAX)?,
-            pubkey: fields.take("pubkey")?,
-            online: fields.take("online")?,
-        })
-    }
-
-    fn write(&self, object: &mut Object<'_>) {
-        object.put("member_id", &self.member_id);
-        object.put_text("name", &self.name);
-        object.put("pubkey", &self.pubkey);
-        object.put("online", &self.online);
     }
 }
 

@@ -122,6 +122,7 @@ pub(crate) fn from_daemon() -> Vec<FromDaemon> {
             queue: "thumbnails".to_owned(),
             seqs: vec![42, 43],
         }),
+        FromDaemon::PresenceRequest(PresenceRequest { request_id: 5, members: vec![id(3), id(5)] }),
         FromDaemon::Ping(Ping { id: 7 }),
         FromDaemon::Pong(Pong { id: 7 }),
         FromDaemon::CloseReason(close_reason()),
@@ -176,6 +177,8 @@ pub(crate) fn from_broker() -> Vec<FromBroker> {
             pubkey: Hex([0xa1; 32]),
             online: true,
         }),
+        FromBroker::PresenceCount(PresenceCount { online: 3000, names: false }),
+        FromBroker::PresenceResult(PresenceResult { request_id: 5, online: vec![id(3)] }),
         FromBroker::MemberRevoked(MemberRevoked {}),
         FromBroker::RequestFailed(RequestFailed {
             request_id: 4,

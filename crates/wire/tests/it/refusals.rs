@@ -153,6 +153,11 @@ fn values_that_a_field_cannot_have() {
         ("push", "/deliveries/0/sender_name", json!("a\nb")),
         ("push", "/deliveries/0/reply_to_id", json!("")),
         ("presence", "/online", json!(1)),
+        ("presence_count", "/online", json!(-1)),
+        ("presence_count", "/names", json!("no")),
+        ("presence_request", "/members", many(501)),
+        ("presence_request", "/members/1", json!("ada")),
+        ("presence_result", "/online", many(501)),
     ] {
         let (text, of_daemon) = changed(kind, pointer, value);
         let refusal = if of_daemon { daemon(&text) } else { broker(&text) };

@@ -185,6 +185,9 @@ pub(crate) fn from_daemon() -> impl Strategy<Value = FromDaemon> {
         (number(), name(), vec(seq(), 0..5)).prop_map(|(request_id, queue, seqs)| {
             FromDaemon::QueueAck(QueueAck { request_id, queue, seqs })
         }),
+        (number(), vec(uuid(), 0..5)).prop_map(|(request_id, members)| {
+            FromDaemon::PresenceRequest(PresenceRequest { request_id, members })
+        }),
         number().prop_map(|id| FromDaemon::Ping(Ping { id })),
         number().prop_map(|id| FromDaemon::Pong(Pong { id })),
         close_reason().prop_map(FromDaemon::CloseReason),
@@ -268,6 +271,12 @@ pub(crate) fn from_broker() -> impl Strategy<Value = FromBroker> {
         }),
         (uuid(), name(), hex(), any::<bool>()).prop_map(|(member_id, name, pubkey, online)| {
             FromBroker::Presence(Presence { member_id, name, pubkey, online })
+        }),
+        (number(), any::<bool>()).prop_map(|(online, names)| {
+            FromBroker::PresenceCount(PresenceCount { online, names })
+        }),
+        (number(), vec(uuid(), 0..5)).prop_map(|(request_id, online)| {
+            FromBroker::PresenceResult(PresenceResult { request_id, online })
         }),
         Just(FromBroker::MemberRevoked(MemberRevoked {})),
         (number(), name(), detail()).prop_map(|(request_id, code, detail)| {

@@ -67,6 +67,11 @@ impl Serving {
             }
             FromBroker::Pong(_) => {}
             FromBroker::Presence(presence) => link.roster.told(&presence),
+            FromBroker::PresenceCount(count) => link.roster.counted(count),
+            FromBroker::PresenceResult(result) => {
+                let id = result.request_id;
+                self.reply(id, FromBroker::PresenceResult(result));
+            }
             FromBroker::QueueTaken(taken) => {
                 let id = taken.request_id;
                 self.reply(id, FromBroker::QueueTaken(taken));
