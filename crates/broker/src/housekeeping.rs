@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::limits::{
     AUDIT_RETENTION, AUDIT_SWEEP_MAX, DAY, DEDUPE_SWEEP_MAX, HOUSEKEEPING_DELAY,
     HOUSEKEEPING_INTERVAL, LAG_INTERVAL, LAG_RECIPIENTS_MAX, REQUEST_SWEEP_MAX,
-    RETENTION_SWEEP_MAX, SWEEP_ROUNDS_MAX,
+    RETENTION_SWEEP_MAX, SWEEP_FIRST, SWEEP_PAUSE, SWEEP_ROUNDS_MAX,
 };
 use crate::metrics::Metrics;
 use crate::store::{Mesh, Report, Store};
@@ -209,20 +209,28 @@ struct Swept {
     unfinished: u64,
 }
 
-/// Runs a limited sweep until it finds nothing. A message with so many deliveries that a sweep is
-/// more than one write may be is swept with fewer others.
-async fn rounds<Sweeping>(limit: i64, sweep: impl Fn(i64) -> Sweeping) -> Result<Swept, StoreError>
+/// Runs a limited sweep until it finds nothing. It begins small: a message with so many deliveries
+/// that a sweep is more than one write may be is swept with fewer others.
+async fn rounds<Sweeping>(most: i64, sweep: impl Fn(i64) -> Sweeping) -> Result<Swept, StoreError>
 where
     Sweeping: Future<Output = Result<u64, StoreError>>,
 {
-    let (mut limit, mut swept) = (limit, Swept { rows: 0, unfinished: 0 });
+    let (mut limit, mut most) = (SWEEP_FIRST.min(most), most);
+    let mut swept = Swept { rows: 0, unfinished: 0 };
     for _ in 0..SWEEP_ROUNDS_MAX {
         match sweep(limit).await {
             Ok(0) => return Ok(swept),
-            Ok(rows) => swept.rows += rows,
-            Err(StoreError::TooManyRows { .. }) if limit > 1 => limit /= 2,
+            Ok(rows) => {
+                swept.rows += rows;
+                limit = limit.saturating_mul(2).min(most);
+            }
+            Err(StoreError::TooManyRows { .. }) if limit > 1 => {
+                limit /= 2;
+                most = limit;
+            }
             Err(error) => return Err(error),
         }
+        sleep(SWEEP_PAUSE).await;
     }
     swept.unfinished = 1;
     Ok(swept)
@@ -249,5 +257,18 @@ mod tests {
         assert!(matches!(swept, Ok(Swept { rows: 100, unfinished: 0 })));
         let never = async |_| Err(StoreError::TooManyRows { rows: 11, max: 10 });
         assert!(rounds(64, never).await.is_err(), "one message alone is too large");
+    }
+
+    #[tokio::test]
+    async fn a_sweep_begins_small_and_grows_while_that_goes_well() {
+        let (left, asked) = (Cell::new(100), std::cell::RefCell::new(Vec::new()));
+        let sweep = async |limit: i64| {
+            asked.borrow_mut().push(limit);
+            let rows = left.get().min(limit.unsigned_abs());
+            left.set(left.get() - rows);
+            Ok(rows)
+        };
+        assert!(matches!(rounds(20, sweep).await, Ok(Swept { rows: 100, unfinished: 0 })));
+        assert_eq!(asked.into_inner()[..4], [8, 16, 20, 20]);
     }
 }

@@ -1,6 +1,10 @@
 //! Bursts to topics with many subscribers: nobody is told to come again, each session's sends keep
 //! their order, and no transaction writes more rows than it may.
 
+use semel_broker::housekeeping::sweep_once;
+use semel_broker::limits::SWEEP_ROWS;
+use semel_broker::store::Store;
+use semel_core::clock::UnixMs;
 use semel_wire::frame::FromDaemon;
 
 use crate::client::{Daemon, Served, get, send_frame, serve};
@@ -149,4 +153,30 @@ async fn what_is_too_much_for_one_transaction_is_run_in_halves() {
     let shown = "cm_broker_batch_failures_total{why=\"too_many_rows\"} ";
     let line = metrics.lines().find_map(|line| line.strip_prefix(shown)).unwrap();
     assert!(line.parse::<u64>().unwrap() >= 1, "{line}");
+}
+
+/// Whoever accepts meanwhile waits for one page, not for all.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_went_to_many_is_swept_in_pages_of_rows() {
+    const SENDS: usize = 20;
+    const SUBSCRIBERS: usize = 400;
+    let fixture = support::sqlite().await;
+    subscribe(&fixture, SUBSCRIBERS).await;
+    // Deliveries are looked for by member.
+    let members = "INSERT INTO member (mesh_id, member_id, name, role, status, joined_at)
+                   SELECT mesh_id, member_id, 'm', 'member', 'active', 1 FROM topic_subscription
+                    WHERE true ON CONFLICT DO NOTHING";
+    assert_eq!(fixture.plant(members).await, SUBSCRIBERS as u64);
+    for number in 0..SENDS {
+        fixture.accept_one(fixture.item(0, &format!("old-{number}"), TOPIC, "hi")).await;
+    }
+    let Store::Sqlite(store) = &fixture.store else { panic!("it is SQLite") };
+    let before = store.sqlite().commits();
+    let mesh = fixture.store.mesh_find("test").await.unwrap().unwrap();
+    let later = UnixMs(support::NOW.0 + 400 * 24 * 60 * 60 * 1000);
+    let swept = sweep_once(&fixture.store, &[mesh], later).await;
+    assert_eq!((swept.messages, swept.failures), (SENDS as u64, Vec::new()));
+    let pages = SENDS * SUBSCRIBERS / usize::try_from(SWEEP_ROWS).unwrap();
+    assert!(store.sqlite().commits() - before >= pages as u64);
+    assert_eq!(fixture.plant("DELETE FROM delivery_queue").await, 0);
 }

@@ -7,6 +7,7 @@ use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 
 use super::{Key, SqliteStore, key};
+use crate::limits::SWEEP_ROWS;
 use crate::store::housekeeping::{made_before, runs};
 
 statements! {
@@ -144,6 +145,7 @@ fn retention_in_tx(
     };
     let mut statement = tx.prepare_cached(DOOMED)?;
     let doomed: Vec<Doomed> = statement.query_map(by, doomed)?.collect::<Result<_, _>>()?;
+    let mut rows = 0;
     for message in &doomed {
         let id = message.broker_message_id;
         let by = named_params! {":mesh_id": mesh, ":broker_message_id": id};
@@ -160,9 +162,13 @@ fn retention_in_tx(
     }
     for (first, last) in runs(doomed.iter().map(|message| message.seq).collect()) {
         let by = named_params! {":mesh_id": mesh, ":first": first, ":last": last};
-        tx.prepare_cached(DELIVERIES_DELETE)?.execute(by)?;
-        tx.prepare_cached(SET_ASIDE_DELETE)?.execute(by)?;
-        tx.prepare_cached(MENTIONS_DELETE)?.execute(by)?;
+        rows += tx.prepare_cached(DELIVERIES_DELETE)?.execute(by)?;
+        rows += tx.prepare_cached(SET_ASIDE_DELETE)?.execute(by)?;
+        rows += tx.prepare_cached(MENTIONS_DELETE)?.execute(by)?;
+    }
+    // Everybody waits for it: the sweep is undone and comes again with fewer.
+    if rows as u64 > SWEEP_ROWS && doomed.len() > 1 {
+        return Err(StoreError::TooManyRows { rows: rows as u64, max: SWEEP_ROWS });
     }
     Ok(doomed.len() as u64)
 }
