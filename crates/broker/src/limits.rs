@@ -32,6 +32,9 @@ pub const CLAIM_ROUNDS_MAX: u32 = 4;
 /// Deliveries read at a time.
 pub const DELIVERIES_MAX: i64 = 256;
 
+/// Deliveries of members that are read or ended at once on PostgreSQL: half of its connections.
+pub const DELIVERERS_MAX: usize = 8;
+
 /// For how long work is leased when the taker does not say (broker.md).
 pub const QUEUE_LEASE: Duration = Duration::from_secs(60);
 

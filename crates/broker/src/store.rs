@@ -363,7 +363,10 @@ impl Store {
     ) -> Result<Messages, StoreError> {
         match self {
             Self::Sqlite(store) => store.deliveries(mesh_id, recipient, after_seq, limit).await,
-            Self::Postgres(store) => store.deliveries(mesh_id, recipient, after_seq, limit).await,
+            Self::Postgres(store) => {
+                let _turn = store.delivering().await;
+                store.deliveries(mesh_id, recipient, after_seq, limit).await
+            }
         }
     }
 
@@ -376,7 +379,10 @@ impl Store {
     ) -> Result<u64, StoreError> {
         match self {
             Self::Sqlite(store) => store.deliveries_done(mesh_id, recipient, seq).await,
-            Self::Postgres(store) => store.deliveries_done(mesh_id, recipient, seq).await,
+            Self::Postgres(store) => {
+                let _turn = store.delivering().await;
+                store.deliveries_done(mesh_id, recipient, seq).await
+            }
         }
     }
 
@@ -390,7 +396,10 @@ impl Store {
     ) -> Result<u64, StoreError> {
         match self {
             Self::Sqlite(store) => store.deliveries_done_along(mesh_id, recipient, seq).await,
-            Self::Postgres(store) => store.deliveries_done(mesh_id, recipient, seq).await,
+            Self::Postgres(store) => {
+                let _turn = store.delivering().await;
+                store.deliveries_done(mesh_id, recipient, seq).await
+            }
         }
     }
 

@@ -20,10 +20,15 @@ mod session;
 mod sweep;
 mod topic;
 
+use std::sync::Arc;
+
 use semel_core::clock::UnixMs;
 use semel_store::migration::{Migration, MigrationSet};
 use semel_store::postgres::{Listener, Notifier, Postgres, PostgresOptions};
 use semel_store::{OpenError, StoreError, statements};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::limits::DELIVERERS_MAX;
 
 /// The schema.
 const MIGRATIONS: MigrationSet = MigrationSet {
@@ -60,6 +65,9 @@ statements! {
 #[derive(Clone)]
 pub struct PostgresStore {
     postgres: Postgres,
+    /// Connections of the pool that reading and ending deliveries may take: a commit wakes all of
+    /// its recipients at once, and who accepts must find one.
+    deliverers: Arc<Semaphore>,
 }
 
 impl PostgresStore {
@@ -81,7 +89,7 @@ impl PostgresStore {
     ) -> Result<Self, OpenError> {
         let migrations = [&[MIGRATIONS], others].concat();
         let postgres = Postgres::open(options, &migrations, now.0).await?;
-        let store = Self { postgres };
+        let store = Self { postgres, deliverers: Arc::new(Semaphore::new(DELIVERERS_MAX)) };
         let born = store.execute(STORE_BORN, &[&store_epoch]).await;
         born.map_err(|error| OpenError::Postgres(error.chain().into()))?;
         Ok(store)
@@ -95,6 +103,11 @@ impl PostgresStore {
     /// The pool, for those who keep their tables in the database, too.
     pub fn postgres(&self) -> Postgres {
         self.postgres.clone()
+    }
+
+    /// Waits for a turn with deliveries, which ends with what is given; nobody closes it.
+    pub(super) async fn delivering(&self) -> Option<SemaphorePermit<'_>> {
+        self.deliverers.acquire().await.ok()
     }
 
     /// Statements sent since the start.

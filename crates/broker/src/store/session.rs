@@ -422,7 +422,10 @@ impl Store {
     ) -> Result<u64, StoreError> {
         match self {
             Self::Sqlite(store) => store.deliveries_acked(mesh_id, session, seq, pulse).await,
-            Self::Postgres(store) => store.deliveries_acked(mesh_id, session, seq, pulse).await,
+            Self::Postgres(store) => {
+                let _turn = store.delivering().await;
+                store.deliveries_acked(mesh_id, session, seq, pulse).await
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use semel_broker::store::Store;
 use semel_core::clock::UnixMs;
 use semel_wire::frame::FromDaemon;
 
-use crate::client::{Daemon, Served, get, send_frame, serve};
+use crate::client::{Daemon, Served, get, send_frame, serve, until};
 use crate::support::{self, Fixture};
 
 const TOPIC: (&str, &str) = ("topic", "builds");
@@ -179,4 +179,35 @@ async fn what_went_to_many_is_swept_in_pages_of_rows() {
     let pages = SENDS * SUBSCRIBERS / usize::try_from(SWEEP_ROWS).unwrap();
     assert!(store.sqlite().commits() - before >= pages as u64);
     assert_eq!(fixture.plant("DELETE FROM delivery_queue").await, 0);
+}
+
+/// A commit wakes all of its recipients at once; whoever accepts must still find a connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_deliveries_leaves_connections_to_others() {
+    let fixture = support::postgres().await;
+    let address = fixture.address.as_ref().unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(address, tokio_postgres::NoTls).await.unwrap();
+    let driving = tokio::spawn(connection);
+    client.batch_execute("BEGIN; LOCK TABLE mesh.delivery_queue").await.unwrap();
+    let recipient = fixture.members[0].as_uuid();
+    let readers = (0..200).map(|_| {
+        let (store, mesh_id) = (fixture.store.clone(), fixture.mesh_id);
+        tokio::spawn(async move { store.deliveries(mesh_id, recipient, 0, 10).await.is_ok() })
+    });
+    let readers: Vec<_> = readers.collect();
+    let sql = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
+                WHERE NOT granted AND datname = current_database()";
+    let waiting = async || client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
+    until(async || waiting().await >= 8).await;
+    for _ in 0..50 {
+        assert_eq!(fixture.store.store_epoch().await.unwrap(), "epoch-1");
+        assert!(waiting().await <= 8, "half of the pool");
+    }
+    client.batch_execute("ROLLBACK").await.unwrap();
+    for reader in readers {
+        reader.abort();
+        let _ = reader.await;
+    }
+    driving.abort();
 }
