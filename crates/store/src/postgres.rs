@@ -49,7 +49,9 @@ impl PostgresOptions {
         }
     }
 
-    /// Session settings travel in the start-up message, so that no connection is ever without.
+    /// Session settings travel in the start-up message, so that no connection is ever without. What
+    /// reads everything that fits before it gives the first row is cheap only while there is little
+    /// of it, and its plan is kept.
     fn config(&self) -> Result<tokio_postgres::Config, tokio_postgres::Error> {
         let mut config: tokio_postgres::Config = self.address.parse()?;
         let ms = self.statement_timeout.as_millis();
@@ -57,7 +59,8 @@ impl PostgresOptions {
             "-c statement_timeout={ms} -c lock_timeout={ms} \
              -c idle_in_transaction_session_timeout={ms} \
              -c default_transaction_isolation=read\\ committed \
-             -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off"
+             -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
+             -c enable_bitmapscan=off"
         );
         let options = match config.get_options() {
             Some(theirs) => format!("{theirs} {ours}"),

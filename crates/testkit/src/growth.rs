@@ -2,7 +2,10 @@
 //! ones, as that of a server is which was just set up: the plan is kept for long, and what was
 //! equally cheap on nothing is not on a million rows. Statistics come later, and change it again.
 //!
-//! Pages are counted, not times: a plan that reads what it does not need reads more of them.
+//! Pages are counted, not times: a plan that reads what it does not need reads more of them. They
+//! are counted at two sizes: what is read beside the rows that are given grows with the tables.
+
+use std::collections::HashMap;
 
 use serde_json::Value;
 use tokio_postgres::types::Type;
@@ -13,18 +16,24 @@ const PAGES_BEFORE: u64 = 60;
 /// Pages for each row that it gives or changes: it may be joined with others and be in many
 /// indexes.
 const PAGES_PER_ROW: u64 = 40;
-/// What a server sets on its connections (`semel_store::postgres`).
+/// Rows of every table, at first and then.
+const SIZES: [u32; 2] = [2_000, 20_000];
+/// What a statement may touch more of the larger tables: as much again as of the smaller ones, and
+/// a few levels of indexes.
+const GROWTH_MAX: u64 = 2;
+const GROWTH_BEFORE: u64 = 20;
+/// What every store sets on its connections (`semel_store::postgres`).
 const SETTINGS: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off;
-                        SET enable_seqscan = off";
+                        SET enable_seqscan = off; SET enable_bitmapscan = off";
 
 /// The statements of a store, and the rows that make its tables large.
 pub struct Growth<'a> {
     /// A database with the store's tables, all of them empty.
     pub address: &'a str,
-    /// SQL that fills them.
+    /// SQL that adds the rows from `FIRST` to `LAST` to each.
     pub rows: &'a str,
     /// Each statement with its name.
-    pub statements: Vec<(&'a str, &'a str)>,
+    pub statements: Vec<(String, &'a str)>,
     /// Arguments of statements that need others than the usual ones of their types, as a list in
     /// SQL; `ID(7)` is the identifier of the seventh row.
     pub arguments: &'a [(&'a str, &'a str)],
@@ -33,11 +42,46 @@ pub struct Growth<'a> {
 }
 
 impl Growth<'_> {
-    /// What touches more than it gives, with its plan; on the plans of empty tables and on those of
-    /// tables with statistics.
+    /// What touches more than it gives, with its plan: planned on empty tables, on large ones of
+    /// which nothing is known yet, and with statistics; beside what it gives, and beside what it
+    /// touched of small tables.
     pub async fn costly(&self) -> Vec<String> {
-        let client = connect(self.address).await;
+        let (client, filler) = (connect(self.address).await, connect(self.address).await);
         client.batch_execute(SETTINGS).await.expect("settings");
+        // The first temporary table of a database makes everybody plan anew.
+        self.fill(&filler, 1, 0).await;
+        let asked = self.planned(&client).await;
+        let (mut costly, mut before) = (Vec::new(), HashMap::new());
+        self.fill(&filler, 1, SIZES[0]).await;
+        let later = connect(self.address).await;
+        later.batch_execute(SETTINGS).await.expect("settings");
+        self.planned(&later).await;
+        for (name, execute) in &asked {
+            let touched = touches(&client, name, execute).await;
+            drop(touched.map(|touched| touched.map(|touched| before.insert(name, touched))));
+        }
+        self.fill(&filler, SIZES[0] + 1, SIZES[1]).await;
+        let moments = [
+            ("planned on empty tables", &client, "SELECT"),
+            ("planned on small tables", &later, "SELECT"),
+            ("planned without statistics", &later, "DISCARD PLANS"),
+            ("planned with statistics", &later, "ANALYZE"),
+        ];
+        for (moment, client, first) in moments {
+            client.batch_execute(first).await.expect(first);
+            for (name, execute) in &asked {
+                let found = match touches(client, name, execute).await {
+                    Ok(touched) => touched.and_then(|touched| touched.amiss(before.get(name))),
+                    Err(refused) => Some(refused),
+                };
+                costly.extend(found.map(|found| format!("{name}, {moment}: {found}")));
+            }
+        }
+        costly
+    }
+
+    /// Every statement by name, with its plan made.
+    async fn planned(&self, client: &Client) -> Vec<(&str, String)> {
         let mut asked = Vec::new();
         for (number, (name, sql)) in self.statements.iter().enumerate() {
             let types = client.prepare(sql).await.expect(sql).params().to_vec();
@@ -46,24 +90,45 @@ impl Growth<'_> {
             client.batch_execute(&format!("PREPARE s{number} AS {sql}")).await.expect(sql);
             let with = if types.is_empty() { String::new() } else { format!("({arguments})") };
             let execute = format!("EXECUTE s{number} {with}");
-            // Its plan is made here, and kept.
-            client.simple_query(&format!("EXPLAIN {execute}")).await.expect(sql);
-            asked.push((*name, execute));
-        }
-        // By another session, so that this one has nothing but its plans.
-        let filler = connect(self.address).await;
-        filler.batch_execute(self.rows).await.expect("rows");
-        let mut costly = Vec::new();
-        for moment in ["planned on empty tables", "planned with statistics"] {
-            for (name, execute) in &asked {
-                if !self.whole.contains(name) {
-                    let found = touches(&client, name, execute).await;
-                    costly.extend(found.map(|found| format!("{name}, {moment}: {found}")));
-                }
+            // It is kept.
+            client.simple_query(&format!("EXPLAIN {execute}")).await.expect(&execute);
+            if !self.whole.contains(&name.as_str()) {
+                asked.push((name.as_str(), execute));
             }
-            filler.batch_execute("ANALYZE").await.expect("statistics");
         }
-        costly
+        let named = |name: &&str| self.statements.iter().any(|(own, _)| own == name);
+        let mut names = self.arguments.iter().map(|(name, _)| name).chain(self.whole);
+        assert!(names.all(named), "every exception is one of a statement");
+        asked
+    }
+
+    /// By another session, so that the first has nothing but its plans.
+    async fn fill(&self, filler: &Client, first: u32, last: u32) {
+        let rows = self.rows.replace("FIRST", &first.to_string());
+        let rows = rows.replace("LAST", &last.to_string());
+        filler.batch_execute(&rows).await.expect("rows");
+    }
+}
+
+/// What a statement has touched.
+struct Touched {
+    pages: u64,
+    rows: u64,
+    plan: String,
+}
+
+impl Touched {
+    /// What is wrong with it, given what it touched of small tables.
+    fn amiss(&self, before: Option<&Self>) -> Option<String> {
+        let Self { pages, rows, plan } = self;
+        if *pages > PAGES_BEFORE + PAGES_PER_ROW * rows {
+            return Some(format!("{pages} pages for {rows} rows\n{plan}"));
+        }
+        let before = before?;
+        let more = PAGES_PER_ROW * rows.saturating_sub(before.rows);
+        let grows = *pages > GROWTH_MAX * before.pages + GROWTH_BEFORE + more;
+        let (few, first) = (before.pages, before.rows);
+        grows.then(|| format!("{few} pages for {first} rows, then {pages} for {rows}\n{plan}"))
     }
 }
 
@@ -113,8 +178,15 @@ fn usual(types: &[Type]) -> String {
     types.iter().map(|kind| one(kind, &mut is_first)).collect::<Vec<_>>().join(", ")
 }
 
-/// What is wrong with it, if it touches too much. What it changes is undone.
-async fn touches(client: &Client, name: &str, execute: &str) -> Option<String> {
+/// What it touches, or why it does nothing. What it changes is undone. Twice, and the lesser
+/// counts: who must read the catalogue anew touches it, too.
+async fn touches(client: &Client, name: &str, execute: &str) -> Result<Option<Touched>, String> {
+    let (first, again) =
+        (touched(client, name, execute).await?, touched(client, name, execute).await?);
+    Ok([first, again].into_iter().flatten().min_by_key(|touched| touched.pages))
+}
+
+async fn touched(client: &Client, name: &str, execute: &str) -> Result<Option<Touched>, String> {
     client.batch_execute("BEGIN").await.expect("a transaction");
     let explain = format!("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {execute}");
     let said = client.simple_query(&explain).await;
@@ -124,14 +196,14 @@ async fn touches(client: &Client, name: &str, execute: &str) -> Option<String> {
         let plan = text(&client.simple_query(&format!("EXPLAIN {execute}")).await.expect(name));
         let mut tables = plan.lines().filter(|line| !line.contains("Function Scan on"));
         let looks = tables.any(|line| line.contains("Scan "));
-        return looks.then(|| format!("its arguments are refused: {said:?}\n{plan}"));
+        let refused = || format!("its arguments are refused: {said:?}\n{plan}");
+        return if looks { Err(refused()) } else { Ok(None) };
     };
     let told: Value = serde_json::from_str(&text(&said)).expect("a plan");
     let plan = &told[0]["Plan"];
     let pages = count(plan, "Shared Hit Blocks") + count(plan, "Shared Read Blocks");
     let rows = count(plan, "Actual Rows").max(changed(plan));
-    let allowed = PAGES_BEFORE + PAGES_PER_ROW * rows;
-    (pages > allowed).then(|| format!("{pages} pages for {rows} rows\n{plan:#}"))
+    Ok(Some(Touched { pages, rows, plan: format!("{plan:#}") }))
 }
 
 fn count(plan: &Value, field: &str) -> u64 {
@@ -143,9 +215,11 @@ fn count(plan: &Value, field: &str) -> u64 {
 /// Rows that were given to something that changes them.
 fn changed(plan: &Value) -> u64 {
     let below = plan["Plans"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // Not what was read before, to know which they are.
+    let given = |child: &&Value| child["Parent Relationship"] == "Outer";
     let own = |child: &Value| count(child, "Actual Rows") * count(child, "Actual Loops");
     let changes = matches!(plan["Node Type"].as_str(), Some("ModifyTable" | "LockRows"));
-    let here = if changes { below.iter().map(own).sum() } else { 0 };
+    let here = if changes { below.iter().filter(given).map(own).sum() } else { 0 };
     here + below.iter().map(changed).sum::<u64>()
 }
 

@@ -96,8 +96,8 @@ CREATE UNIQUE INDEX job_dedup ON jobs.job (dedup_hash)
 CREATE UNIQUE INDEX job_retry ON jobs.job (root_id) WHERE retry_of IS NOT NULL AND completed_at IS NULL;
 -- ORPHANS: what gears have asked for, while it is under way.
 CREATE INDEX job_parent ON jobs.job (parent_id) WHERE parent_id IS NOT NULL AND completed_at IS NULL;
--- OLD: what repeats a job.
-CREATE INDEX job_root ON jobs.job (root_id) WHERE retry_of IS NOT NULL;
+-- OLD: what repeats a job. NEWEST_REPEAT: the last of them.
+CREATE INDEX job_root ON jobs.job (root_id, no) WHERE retry_of IS NOT NULL;
 -- FAILED: the dead letters of a class.
 CREATE INDEX job_failed ON jobs.job (failure_class, no) WHERE failure_class IS NOT NULL;
 -- PATTERNS: what failed lately.

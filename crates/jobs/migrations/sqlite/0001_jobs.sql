@@ -86,7 +86,7 @@ CREATE UNIQUE INDEX job_dedup ON job (dedup_hash) WHERE dedup_hash IS NOT NULL A
 CREATE UNIQUE INDEX job_retry ON job (root_id) WHERE retry_of IS NOT NULL AND completed_at IS NULL;
 -- ORPHANS: what gears have asked for, while it is under way.
 CREATE INDEX job_parent ON job (parent_id) WHERE parent_id IS NOT NULL AND completed_at IS NULL;
--- OLD: what repeats a job.
+-- OLD: what repeats a job. NEWEST_REPEAT: the last of them.
 CREATE INDEX job_root ON job (root_id) WHERE retry_of IS NOT NULL;
 -- FAILED: the dead letters of a class.
 CREATE INDEX job_failed ON job (failure_class, no) WHERE failure_class IS NOT NULL;

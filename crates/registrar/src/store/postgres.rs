@@ -6,6 +6,8 @@ mod catalogue;
 mod effect;
 mod gate;
 mod grant;
+#[cfg(test)]
+mod plans;
 mod register;
 mod restore;
 mod sweep;

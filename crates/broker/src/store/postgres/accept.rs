@@ -60,22 +60,28 @@ statements! {
 
     /// Ids of messages that do not exist; not those that somebody else has taken over meanwhile.
     TAKE_OVER = "
+        -- Differs from sqlite: the mesh comes with the rows, or a plan may read all of it.
         UPDATE mesh.client_message_dedupe AS dedupe
            SET broker_message_id = new.message, first_seen_at = $6, expires_at = $7
-          FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::uuid[])
-               AS new (sender, id, orphan, message)
-         WHERE dedupe.mesh_id = $1
+          FROM (SELECT $1::uuid, asked.sender, asked.id, asked.orphan, asked.message
+                  FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::uuid[])
+                       AS asked (sender, id, orphan, message)
+                OFFSET 0) AS new (mesh_id, sender, id, orphan, message)
+         WHERE dedupe.mesh_id = new.mesh_id
            AND dedupe.sender_member_id = new.sender
            AND dedupe.client_message_id = new.id
            AND dedupe.broker_message_id = new.orphan
      RETURNING dedupe.broker_message_id";
 
     SENDERS = "
-        SELECT member_id
-          FROM mesh.member
-         WHERE mesh_id = $1
-           AND member_id = ANY ($2)
-           AND status = 'active'";
+        SELECT active.member_id
+          FROM unnest($2::uuid[]) AS asked (member_id),
+               LATERAL (SELECT member.member_id
+                          FROM mesh.member
+                         WHERE member.mesh_id = $1
+                           AND member.member_id = asked.member_id
+                           AND member.status = 'active'
+                         LIMIT 1) AS active";
 
     TARGETS = "
         SELECT asked.number::bigint,
@@ -114,9 +120,15 @@ statements! {
 
     TAKE_BACK = "
         DELETE FROM mesh.client_message_dedupe
-         WHERE mesh_id = $1
-           AND (sender_member_id, client_message_id)
-               IN (SELECT * FROM unnest($2::uuid[], $3::text[]))";
+         WHERE ctid = ANY (ARRAY (
+               SELECT claimed.ctid
+                 FROM unnest($2::uuid[], $3::text[]) AS asked (sender, id),
+                      LATERAL (SELECT dedupe.ctid
+                                 FROM mesh.client_message_dedupe AS dedupe
+                                WHERE dedupe.mesh_id = $1
+                                  AND dedupe.sender_member_id = asked.sender
+                                  AND dedupe.client_message_id = asked.id
+                                LIMIT 1) AS claimed))";
 
     TOPIC_MESSAGES = "
         INSERT INTO mesh.topic_message (mesh_id, broker_message_id, sender_member_id,

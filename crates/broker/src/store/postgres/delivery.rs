@@ -53,18 +53,27 @@ statements! {
 
     SET_ASIDE = "
         INSERT INTO mesh.delivery_set_aside (mesh_id, recipient, seq, reason, at)
-        SELECT mesh_id, recipient, seq, $4, $5
-          FROM mesh.delivery_queue
-         WHERE mesh_id = $1
-           AND recipient = $2
-           AND seq = ANY ($3)
+        SELECT $1, $2, found.seq, $4, $5
+          FROM unnest($3::bigint[]) AS asked (seq),
+               LATERAL (SELECT waiting.seq
+                          FROM mesh.delivery_queue AS waiting
+                         WHERE waiting.mesh_id = $1
+                           AND waiting.recipient = $2
+                           AND waiting.seq = asked.seq
+                         LIMIT 1) AS found
             ON CONFLICT DO NOTHING";
 
     SET_ASIDE_END = "
         DELETE FROM mesh.delivery_queue
-         WHERE mesh_id = $1
-           AND recipient = $2
-           AND seq = ANY ($3)";
+         WHERE ctid = ANY (ARRAY (
+               SELECT found.ctid
+                 FROM unnest($3::bigint[]) AS asked (seq),
+                      LATERAL (SELECT waiting.ctid
+                                 FROM mesh.delivery_queue AS waiting
+                                WHERE waiting.mesh_id = $1
+                                  AND waiting.recipient = $2
+                                  AND waiting.seq = asked.seq
+                                LIMIT 1) AS found))";
 }
 
 impl PostgresStore {

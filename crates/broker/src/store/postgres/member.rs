@@ -29,16 +29,23 @@ statements! {
     MEMBER_BY_KEY = "
         SELECT member.member_id, member.name, member.role, member.status, member.profile,
                member.joined_at, own.pubkey
-          FROM mesh.member_key AS asked
-          JOIN mesh.member
-            ON member.mesh_id = asked.mesh_id
-           AND member.member_id = asked.member_id
-          LEFT JOIN mesh.member_key AS own
-                 ON own.mesh_id = member.mesh_id
-                AND own.member_id = member.member_id
-                AND own.status <> 'rotated_out'
-         WHERE asked.mesh_id = $1
-           AND asked.pubkey = $2";
+          FROM (SELECT named.member_id
+                  FROM mesh.member_key AS named
+                 WHERE named.mesh_id = $1
+                   AND named.pubkey = $2
+                 LIMIT 1) AS asked,
+               LATERAL (SELECT known.member_id, known.name, known.role, known.status,
+                               known.profile, known.joined_at
+                          FROM mesh.member AS known
+                         WHERE known.mesh_id = $1
+                           AND known.member_id = asked.member_id
+                         LIMIT 1) AS member
+          LEFT JOIN LATERAL (SELECT shown.pubkey
+                               FROM mesh.member_key AS shown
+                              WHERE shown.mesh_id = $1
+                                AND shown.member_id = member.member_id
+                                AND shown.status <> 'rotated_out'
+                              LIMIT 1) AS own ON TRUE";
 
     PROFILE = "
         UPDATE mesh.member

@@ -25,10 +25,19 @@ const ARGUMENTS: &[(&str, &str)] = &[
     // Everybody is there.
     ("ROSTER", "ID(1), 4000000000000, 100"),
     ("EXPIRED", "100000000000, 10"),
-    // Members are asked one by one, and are few beside the messages: here one.
-    ("DELIVERIES_DELETE", "ID(20), 1, 100"),
-    ("SET_ASIDE_DELETE", "ID(20), 1, 100"),
-    ("MENTIONS_DELETE", "ID(20), 1, 100"),
+    ("MEMBER_BY_KEY", "ID(1), 'key 7'"),
+    ("MEMBER_OF_KEY", "ID(1), 'key 7'"),
+    (
+        "TARGETS",
+        "ID(1), ARRAY['topic', 'dm', 'queue'], ARRAY['topic 7', 'key 7', 'queue 7'],
+                 ARRAY[ID(7), ID(7), ID(7)]",
+    ),
+    ("QUEUE_NAMED", "ID(1), 'queue 7'"),
+    ("ACK", "ID(1), 'queue 7', ID(9), ARRAY[9, 507]::bigint[]"),
+    // Of a mesh with most of the members.
+    ("DELIVERIES_DOOMED", "ID(1), 1, 100"),
+    ("SET_ASIDE_DELETE", "ID(1), 1, 100"),
+    ("MENTIONS_DELETE", "ID(1), 1, 100"),
     ("END", "ID(1), ID(7), 'left'"),
     (
         "NUMBERED",
@@ -39,13 +48,15 @@ const ARGUMENTS: &[(&str, &str)] = &[
 
 /// One mesh has most of the rows and others have some, so that its key alone selects nothing.
 const ROWS: &str = "
-    CREATE FUNCTION pg_temp.id(n BIGINT) RETURNS UUID LANGUAGE sql IMMUTABLE
+    CREATE OR REPLACE FUNCTION pg_temp.id(n BIGINT) RETURNS UUID LANGUAGE sql IMMUTABLE
         AS $$ SELECT lpad(to_hex(n), 32, '0')::uuid $$;
+    DROP TABLE IF EXISTS n;
     CREATE TEMP TABLE n AS
         SELECT n, pg_temp.id(CASE WHEN n % 10 = 0 THEN n ELSE 1 END) AS mesh, pg_temp.id(n) AS id,
-               pg_temp.id(n % 500) AS member, 'topic ' || n % 200 AS topic,
+               pg_temp.id(CASE WHEN n % 3 = 0 THEN 7 ELSE n % 500 END) AS member,
+               'topic ' || n % 200 AS topic,
                decode(md5(n::text) || md5((n + 1)::text), 'hex') AS hash
-          FROM generate_series(1, 20000) AS n;
+          FROM generate_series(FIRST, LAST) AS n;
     INSERT INTO mesh.mesh (mesh_id, slug, created_at, next_seq)
         SELECT id, 'mesh ' || n, 1, 100000 FROM n;
     INSERT INTO mesh.member (mesh_id, member_id, name, role, status, joined_at)
@@ -136,7 +147,8 @@ async fn no_statement_reads_a_large_table_as_a_whole() {
     let _store = PostgresStore::open(options, "epoch-1", UnixMs(1)).await.expect("it opens");
     let (client, connection) = tokio_postgres::connect(&address, NoTls).await.expect("a client");
     drop(tokio::spawn(connection));
-    client.batch_execute(ROWS).await.expect("rows");
+    let rows = ROWS.replace("FIRST", "1").replace("LAST", "20000");
+    client.batch_execute(&rows).await.expect("rows");
     client.batch_execute(STATISTICS).await.expect("statistics");
     let mut scanning = Vec::new();
     for (name, sql) in statements() {
@@ -158,7 +170,7 @@ async fn what_was_planned_on_empty_tables_is_as_cheap_on_large_ones() {
     let growth = Growth {
         address: &address,
         rows: ROWS,
-        statements: statements().copied().collect(),
+        statements: statements().map(|(name, sql)| ((*name).to_owned(), *sql)).collect(),
         arguments: ARGUMENTS,
         whole: WHOLE,
     };

@@ -27,7 +27,8 @@ statements! {
          WHERE mesh_id = $1
            AND (sender_member_id, client_message_id) > ($2, $3)
            AND (sender_member_id, client_message_id) <= ($5, $6)
-           AND expires_at IS NOT NULL
+           -- Not said as the index of what expires says it, which would be read as a whole.
+           AND COALESCE(expires_at, 0) > 0
            AND ($4::bigint IS NULL OR expires_at < first_seen_at + $4::bigint)";
 
     /// The last page has no end, because no text is the last one in every collation.
@@ -36,7 +37,8 @@ statements! {
            SET expires_at = first_seen_at + $4::bigint
          WHERE mesh_id = $1
            AND (sender_member_id, client_message_id) > ($2, $3)
-           AND expires_at IS NOT NULL
+           -- Not said as the index of what expires says it, which would be read as a whole.
+           AND COALESCE(expires_at, 0) > 0
            AND ($4::bigint IS NULL OR expires_at < first_seen_at + $4::bigint)";
 
     CHANGE = "

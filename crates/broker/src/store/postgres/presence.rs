@@ -52,9 +52,11 @@ statements! {
     HEARTBEAT = "
         UPDATE mesh.presence
            SET heartbeat_at = mesh.now_ms()
-          FROM unnest($2::uuid[], $3::uuid[], $4::bigint[])
-               AS live (member_id, instance_id, session_epoch)
-         WHERE presence.mesh_id = $1
+          FROM (SELECT $1::uuid, asked.member_id, asked.instance_id, asked.session_epoch
+                  FROM unnest($2::uuid[], $3::uuid[], $4::bigint[])
+                       AS asked (member_id, instance_id, session_epoch)
+                OFFSET 0) AS live (mesh_id, member_id, instance_id, session_epoch)
+         WHERE presence.mesh_id = live.mesh_id
            AND presence.member_id = live.member_id
            AND presence.instance_id = live.instance_id
            AND presence.session_epoch = live.session_epoch
@@ -62,12 +64,17 @@ statements! {
 
     /// No hello may delete what is revived below while it is.
     SESSIONS_SHARE = "
-        SELECT session_epoch
-          FROM mesh.session
-         WHERE mesh_id = $1
-           AND (member_id, instance_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
-         ORDER BY member_id, instance_id
-           FOR SHARE";
+        SELECT held.session_epoch
+          FROM (SELECT DISTINCT asked.member_id, asked.instance_id
+                  FROM unnest($2::uuid[], $3::uuid[]) AS asked (member_id, instance_id)
+                 ORDER BY asked.member_id, asked.instance_id
+                OFFSET 0) AS asked,
+               LATERAL (SELECT session.session_epoch
+                          FROM mesh.session
+                         WHERE session.mesh_id = $1
+                           AND session.member_id = asked.member_id
+                           AND session.instance_id = asked.instance_id
+                           FOR SHARE) AS held";
 
     STANDING = "
         SELECT member.status, retired.instance_id IS NOT NULL,
@@ -80,16 +87,23 @@ statements! {
                  LIMIT 1)
           FROM unnest($2::uuid[], $3::uuid[])
                WITH ORDINALITY AS asked (member_id, instance_id, number)
-          LEFT JOIN mesh.member
-                 ON member.mesh_id = $1 AND member.member_id = asked.member_id
-          LEFT JOIN mesh.retired_instance AS retired
-                 ON retired.mesh_id = $1
-                AND retired.member_id = asked.member_id
-                AND retired.instance_id = asked.instance_id
-          LEFT JOIN mesh.session
-                 ON session.mesh_id = $1
-                AND session.member_id = asked.member_id
-                AND session.instance_id = asked.instance_id
+          LEFT JOIN LATERAL (SELECT known.status
+                               FROM mesh.member AS known
+                              WHERE known.mesh_id = $1
+                                AND known.member_id = asked.member_id
+                              LIMIT 1) AS member ON TRUE
+          LEFT JOIN LATERAL (SELECT gone.instance_id
+                               FROM mesh.retired_instance AS gone
+                              WHERE gone.mesh_id = $1
+                                AND gone.member_id = asked.member_id
+                                AND gone.instance_id = asked.instance_id
+                              LIMIT 1) AS retired ON TRUE
+          LEFT JOIN LATERAL (SELECT held.session_epoch, held.hello_nonce
+                               FROM mesh.session AS held
+                              WHERE held.mesh_id = $1
+                                AND held.member_id = asked.member_id
+                                AND held.instance_id = asked.instance_id
+                              LIMIT 1) AS session ON TRUE
          ORDER BY asked.number";
 
     DEPART = "
@@ -114,16 +128,24 @@ statements! {
     ROSTER = "
         SELECT presence.member_id, presence.instance_id, presence.session_epoch, member.name,
                member_key.pubkey
-          FROM mesh.presence
-          JOIN mesh.member ON member.mesh_id = presence.mesh_id
-                          AND member.member_id = presence.member_id
-          JOIN mesh.member_key ON member_key.mesh_id = presence.mesh_id
-                              AND member_key.member_id = presence.member_id
-                              AND member_key.status <> 'rotated_out'
-         WHERE presence.mesh_id = $1
-           AND presence.heartbeat_at > mesh.now_ms() - $2
-         ORDER BY presence.member_id, presence.instance_id
-         LIMIT $3";
+          FROM (SELECT live.member_id, live.instance_id, live.session_epoch
+                  FROM mesh.presence AS live
+                 WHERE live.mesh_id = $1
+                   AND live.heartbeat_at > mesh.now_ms() - $2
+                 ORDER BY live.member_id, live.instance_id
+                 LIMIT $3) AS presence,
+               LATERAL (SELECT known.name
+                          FROM mesh.member AS known
+                         WHERE known.mesh_id = $1
+                           AND known.member_id = presence.member_id
+                         LIMIT 1) AS member,
+               LATERAL (SELECT shown.pubkey
+                          FROM mesh.member_key AS shown
+                         WHERE shown.mesh_id = $1
+                           AND shown.member_id = presence.member_id
+                           AND shown.status <> 'rotated_out'
+                         LIMIT 1) AS member_key
+         ORDER BY presence.member_id, presence.instance_id";
 
     /// Two daemons of a member that acknowledge at once must see each other's number.
     MEMBER_LOCK = "

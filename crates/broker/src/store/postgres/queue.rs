@@ -96,18 +96,32 @@ statements! {
            SET leased_by = $4,
                lease_until = $5,
                attempts = attempts + 1
-         WHERE mesh_id = $1
-           AND recipient = $2
-           AND seq = ANY ($3)";
+         WHERE ctid = ANY (ARRAY (
+               SELECT taken.ctid
+                 FROM unnest($3::bigint[]) AS asked (seq),
+                      LATERAL (SELECT free.ctid
+                                 FROM mesh.delivery_queue AS free
+                                WHERE free.mesh_id = $1
+                                  AND free.recipient = $2
+                                  AND free.seq = asked.seq
+                                LIMIT 1) AS taken))";
 
     ACK = "
         DELETE FROM mesh.delivery_queue AS delivery
-         USING mesh.queue
-         WHERE queue.mesh_id = $1
-           AND queue.name = $2
-           AND delivery.mesh_id = $1
-           AND delivery.recipient = queue.queue_id
-           AND delivery.seq = ANY ($4)
+         WHERE delivery.ctid = ANY (ARRAY (
+               SELECT taken.ctid
+                 FROM (SELECT queue.queue_id
+                         FROM mesh.queue
+                        WHERE queue.mesh_id = $1
+                          AND queue.name = $2
+                        LIMIT 1) AS named,
+                      unnest($4::bigint[]) AS asked (seq),
+                      LATERAL (SELECT work.ctid
+                                 FROM mesh.delivery_queue AS work
+                                WHERE work.mesh_id = $1
+                                  AND work.recipient = named.queue_id
+                                  AND work.seq = asked.seq
+                                LIMIT 1) AS taken))
            AND delivery.leased_by = $3
      RETURNING delivery.seq";
 }

@@ -24,6 +24,7 @@ use crate::store::{Advance, Begin, Claim, Claimed, Home, Job, JobNo, Kept, Neigh
 
 statements! {
     CLAIMABLE = "
+        -- Limits inside, so that every look-up goes row by row, whatever the plan was made on.
         WITH due AS (
             SELECT no, id, root_id, retry_of, parent_id, depth, source, priority, conversation,
                    request, carries_plan, key, answer::text, plan::text, plan_no, status,
@@ -35,10 +36,11 @@ statements! {
              WHERE due_at <= jobs.now_ms()
                AND no <> ALL ($2::bigint[])
                AND (home IS NULL OR home = $3
-                    OR NOT EXISTS (SELECT 1
-                                     FROM jobs.home AS other
-                                    WHERE other.id = job.home
-                                      AND other.seen_at > jobs.now_ms() - $4::bigint))
+                    OR (SELECT 1
+                          FROM jobs.home AS other
+                         WHERE other.id = job.home
+                           AND other.seen_at > jobs.now_ms() - $4::bigint
+                         LIMIT 1) IS NULL)
              ORDER BY due_at, no
              LIMIT $1
                FOR UPDATE SKIP LOCKED
@@ -53,10 +55,11 @@ statements! {
              WHERE ready
                AND no <> ALL ($2::bigint[])
                AND (home IS NULL OR home = $3
-                    OR NOT EXISTS (SELECT 1
-                                     FROM jobs.home AS other
-                                    WHERE other.id = job.home
-                                      AND other.seen_at > jobs.now_ms() - $4::bigint))
+                    OR (SELECT 1
+                          FROM jobs.home AS other
+                         WHERE other.id = job.home
+                           AND other.seen_at > jobs.now_ms() - $4::bigint
+                         LIMIT 1) IS NULL)
              ORDER BY priority, no
              LIMIT $1 - (SELECT count(*) FROM due)
                FOR UPDATE SKIP LOCKED
@@ -71,20 +74,21 @@ statements! {
                         WHERE due_at <= jobs.now_ms()
                           AND no <> ALL ($1::bigint[])
                           AND (home IS NULL OR home = $2
-                               OR NOT EXISTS (SELECT 1
-                                                FROM jobs.home AS other
-                                               WHERE other.id = job.home
-                                                 AND other.seen_at > jobs.now_ms() - $3::bigint)))
+                               OR (SELECT 1
+                                     FROM jobs.home AS other
+                                    WHERE other.id = job.home
+                                      AND other.seen_at > jobs.now_ms() - $3::bigint
+                                    LIMIT 1) IS NULL))
                OR EXISTS (SELECT 1
                             FROM jobs.job
                            WHERE ready
                              AND no <> ALL ($1::bigint[])
                              AND (home IS NULL OR home = $2
-                                  OR NOT EXISTS (SELECT 1
-                                                   FROM jobs.home AS other
-                                                  WHERE other.id = job.home
-                                                    AND other.seen_at
-                                                        > jobs.now_ms() - $3::bigint)))";
+                                  OR (SELECT 1
+                                        FROM jobs.home AS other
+                                       WHERE other.id = job.home
+                                         AND other.seen_at > jobs.now_ms() - $3::bigint
+                                       LIMIT 1) IS NULL))";
 
     TIME = "
         SELECT jobs.now_ms()";

@@ -31,19 +31,41 @@ statements! {
            AND until_no >= $1";
 
     ORPHANS = "
-        SELECT child.id
-          FROM jobs.job AS child
-         WHERE child.parent_id IS NOT NULL
-           AND child.completed_at IS NULL
-           AND (SELECT COALESCE((SELECT again.status
-                                   FROM jobs.job AS again
-                                  WHERE again.root_id = parent.root_id
-                                    AND again.retry_of IS NOT NULL
-                                  ORDER BY again.no DESC
-                                  LIMIT 1), parent.status)
-                  FROM jobs.job AS parent
-                 WHERE parent.id = child.parent_id) = 'cancelled'
-         ORDER BY child.parent_id
+        -- Differs from sqlite: from parent to parent, each of which is looked at once, whatever it
+        -- has asked for.
+        WITH RECURSIVE parent AS (
+            (SELECT first.parent_id
+               FROM jobs.job AS first
+              WHERE first.parent_id IS NOT NULL
+                AND first.completed_at IS NULL
+              ORDER BY first.parent_id
+              LIMIT 1)
+             UNION ALL
+            SELECT next.parent_id
+              FROM parent,
+                   LATERAL (SELECT other.parent_id
+                              FROM jobs.job AS other
+                             WHERE other.parent_id > parent.parent_id
+                               AND other.completed_at IS NULL
+                             ORDER BY other.parent_id
+                             LIMIT 1) AS next
+        )
+        SELECT orphan.id
+          FROM parent,
+               LATERAL (SELECT child.id
+                          FROM jobs.job AS child
+                         WHERE child.parent_id = parent.parent_id
+                           AND child.completed_at IS NULL
+                           AND (SELECT COALESCE((SELECT again.status
+                                                   FROM jobs.job AS again
+                                                  WHERE again.root_id = asking.root_id
+                                                    AND again.retry_of IS NOT NULL
+                                                  ORDER BY again.no DESC
+                                                  LIMIT 1), asking.status)
+                                  FROM jobs.job AS asking
+                                 WHERE asking.id = parent.parent_id
+                                 LIMIT 1) = 'cancelled'
+                         LIMIT $1) AS orphan
          LIMIT $1";
 }
 
