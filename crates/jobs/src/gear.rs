@@ -229,9 +229,14 @@ pub trait Gear: Send + Sync {
         true
     }
 
-    /// Whether it wants a folder of the job's own to work in.
+    /// Whether it works with the files of the job.
     fn needs_workspace(&self) -> bool {
         true
+    }
+
+    /// Whether the job's folder must be there when it begins.
+    fn begins_in_workspace(&self) -> bool {
+        self.needs_workspace()
     }
 
     /// Runs an action. When `stop` says so, it ends soon: message, SIGTERM, grace, SIGKILL, and

@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use super::{Engine, Inner};
 use crate::gear::{Failure, FailureClass};
 use crate::limits::{FOLDERS_MAX, SWEEP_MAX};
+use crate::store::{Job, Kept};
 
 /// A file that was kept.
 pub(super) struct Artifact {
@@ -131,6 +132,39 @@ fn hashed(source: &mut File, into: &mut File) -> io::Result<(Hex<32>, u64)> {
         hash.update(read);
         into.write_all(read)?;
         bytes += u64::try_from(read.len()).unwrap_or(0);
+    }
+}
+
+/// Gives up a workspace in which nothing is left: a folder of its own would cost more than the job.
+/// Whoever needs it again makes it again, so that the job may still go on after this.
+pub(super) async fn give_up_empty(workspaces: &Path, root: JobId) {
+    let folder = workspaces.join(root.to_string());
+    if let Err(error) = tokio::fs::remove_dir(&folder).await {
+        let kinds = [io::ErrorKind::NotFound, io::ErrorKind::DirectoryNotEmpty];
+        if !kinds.contains(&error.kind()) {
+            tracing::warn!(%root, folder = %folder.display(), %error, "a folder was not removed");
+        }
+    }
+}
+
+/// The same, if any of its steps has worked with files as far as is known here.
+pub(super) async fn give_up_unused(inner: &Inner, kept: &Kept) {
+    let mut steps = kept.executions.iter();
+    let may_have_files = steps.any(|line| {
+        let found = inner.parts.gears.find(&line.gear, &line.action);
+        found.map_or(true, |prepared| prepared.gear.needs_workspace())
+    });
+    if may_have_files {
+        give_up_empty(&inner.options.workspaces, kept.job.root_id).await;
+    }
+}
+
+/// The same, if somebody has ended the job while it ran.
+pub(super) async fn give_up_ended(inner: &Inner, job: &Job) {
+    if let Ok(Some(now)) = inner.parts.store.job(job.id).await
+        && now.job.state.status.is_terminal()
+    {
+        give_up_empty(&inner.options.workspaces, job.root_id).await;
     }
 }
 

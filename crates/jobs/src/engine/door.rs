@@ -14,7 +14,7 @@ use semel_store::{Fate, StoreError};
 use serde_json::{Map, Value, json};
 
 use super::children::Parent;
-use super::{Engine, Inner, Leave, claimer};
+use super::{Engine, Inner, Leave, artifacts, claimer};
 use crate::course::{Move, close_started, question_no, question_of};
 use crate::dispatch::ExecutionStatus;
 use crate::life::{JobEvent, JobStatus};
@@ -507,6 +507,9 @@ async fn said(
                 inner.leave(id, Leave::Lost);
                 inner.stop_elsewhere(id);
                 inner.orphans.notify_one();
+            }
+            if state.status == JobStatus::Cancelled && !inner.running().contains_key(&id) {
+                artifacts::give_up_empty(&inner.options.workspaces, advance.root_id).await;
             }
             inner.tell(id, state.status);
             inner.wake.notify_one();

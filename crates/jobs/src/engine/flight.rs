@@ -46,7 +46,7 @@ pub(super) fn fly(
         let execution_id = call.execution_id.clone();
         let workspace = call.workspace.clone();
         let prepared = Arc::clone(&to_run.prepared);
-        if prepared.gear.needs_workspace()
+        if prepared.gear.begins_in_workspace()
             && let Err(error) = tokio::fs::create_dir_all(&workspace).await
         {
             let message = format!("the job has no folder to work in: {error}");

@@ -15,7 +15,7 @@ use super::desk::{Reported, Reports, Slot, StepDesk};
 use super::detour::Detour;
 use super::flight::{self, Landed};
 use super::lease::Place;
-use super::{Inner, Leave};
+use super::{Inner, Leave, artifacts};
 use crate::breaker::{Admission, BreakerState, Run};
 use crate::course::{self, Move, Next, ToRun, follow, for_good};
 use crate::gear::{Failure, FailureClass, Stop};
@@ -66,8 +66,11 @@ pub(super) async fn run(inner: Arc<Inner>, mut ride: Ride, first: Next) {
             Go::Out => break,
         }
     }
-    // A pause or the next of its conversation may be due.
     let job = &ride.kept.job;
+    if ride.is_leaving() == Some(Leave::Lost) {
+        Box::pin(artifacts::give_up_ended(&inner, job)).await;
+    }
+    // A pause or the next of its conversation may be due.
     let wakes = job.conversation.is_some() || !job.state.status.is_terminal();
     drop(ride);
     if wakes {
@@ -80,6 +83,10 @@ impl Ride {
     /// is tried until it is written, or somebody else has the job. One that may be there is looked
     /// up before it is written again.
     async fn write(&mut self, inner: &Inner, advance: Advance) -> Result<(), Lost> {
+        if advance.state.completed_at.is_some() {
+            // Before its end is written: whoever repeats it may have one at once.
+            Box::pin(artifacts::give_up_unused(inner, &self.kept)).await;
+        }
         let advance = Arc::new(advance);
         let (mut failures, mut doubtful) = (0_u32, false);
         loop {

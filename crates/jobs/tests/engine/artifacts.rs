@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::hex::Hex;
+use semel_jobs::gear::{Ended, Failure, FailureClass};
 use semel_jobs::life::JobStatus;
 use semel_jobs::limits::{INLINE_BYTES_MAX, RETENTION};
 use semel_testkit::clock::SimClock;
@@ -92,4 +93,58 @@ async fn files_of_jobs_that_nobody_knows_go_at_night() {
     };
     tokio::time::timeout(PATIENCE, gone).await.expect("they go");
     assert!(places(&known).iter().all(|place| place.exists()), "what has a job stays");
+}
+
+/// A folder for each job would cost more than everything else that is kept of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_leaves_no_files_leaves_no_folder() {
+    let bench = Setup::default().open().await;
+    let done = bench.submit(json!([step("s", "echo")])).await;
+    assert_eq!(bench.ended(done).await.job.state.status, JobStatus::Completed);
+    let broken = Failure::new(FailureClass::UserError, "no", "it cannot be done");
+    bench.script.will("f", vec![Ended::Failed(broken)]);
+    let failed = bench.submit(json!([step("f", "echo")])).await;
+    assert_eq!(bench.ended(failed).await.job.state.status, JobStatus::Failed);
+    for id in [done, failed] {
+        let folder = bench.workspaces().join(id.to_string());
+        assert!(!folder.exists(), "{}", folder.display());
+    }
+    // While it runs it is there, and it goes when somebody ends the job.
+    let cancelled = bench.submit(json!([step("w", "hang")])).await;
+    bench.script.until_ran(3).await;
+    let folder = bench.workspaces().join(cancelled.to_string());
+    assert!(folder.exists());
+    bench.engine.cancel(cancelled, "enough").await.expect("it is cancelled");
+    let gone = async {
+        while folder.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("it goes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_job_has_written_stays_with_it() {
+    let bench = Setup::default().open().await;
+    let write = json!({"id": "w", "gear": "files", "action": "write",
+        "params": {"path": "a/b", "text": "kept"}});
+    let (list, read) = (
+        json!({"id": "l", "gear": "files", "action": "list", "params": {}}),
+        json!({"id": "r", "gear": "files", "action": "read", "params": {"path": "a/b"},
+            "depends_on": ["w"]}),
+    );
+    let id = bench.submit(json!([list, write, read])).await;
+    let kept = bench.ended(id).await;
+    assert_eq!(kept.job.state.status, JobStatus::Completed, "{kept:#?}");
+    let listed = kept.executions.iter().find(|line| line.step_id == "l").expect("a line");
+    assert!(listed.result.as_deref().is_some_and(|text| text.contains("[]")), "{listed:?}");
+    let file = bench.workspaces().join(id.to_string()).join("a/b");
+    assert_eq!(std::fs::read_to_string(file).expect("a file"), "kept");
+    // One that has only looked has nothing.
+    let looked = bench
+        .submit(json!([json!({"id": "l", "gear": "files", "action": "list",
+        "params": {}})]))
+        .await;
+    bench.ended(looked).await;
+    assert!(!bench.workspaces().join(looked.to_string()).exists());
 }

@@ -11,6 +11,7 @@ use semel_core::id::JobId;
 use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
 use semel_jobs::engine::{Asked, Engine, EngineOptions, Parts};
+use semel_jobs::gear::builtin::files::Files;
 use semel_jobs::gear::builtin::http::{Http, HttpSettings};
 use semel_jobs::gear::manifest::{Action, Manifest, Recovery, Risk};
 use semel_jobs::gear::net::Hosts;
@@ -361,6 +362,7 @@ impl Setup {
             gears.put(test_gear(id, &script, self.origin), true).expect("good schemas");
         }
         gears.put(Arc::new(Http::new(loopback())), true).expect("good schemas");
+        gears.put(Arc::new(Files::new()), true).expect("good schemas");
         let entropy = Box::new(move || u128::from(numbers.fetch_add(1, Ordering::SeqCst)));
         let parts = Parts {
             store,

@@ -74,6 +74,11 @@ impl Gear for Files {
         })
     }
 
+    /// Made when the first file is written.
+    fn begins_in_workspace(&self) -> bool {
+        false
+    }
+
     fn resolve<'a>(&'a self, _call: Call, _stop: Stop) -> Later<'a, Resolution> {
         Box::pin(async { Resolution::NotDone })
     }
@@ -114,13 +119,17 @@ fn is_border(error: &std::io::Error) -> bool {
 
 fn act(call: &Call) -> Ended {
     let path = super::text(&call.params, "path").unwrap_or(".");
-    let root = || -> Result<OwnedFd, Trouble> {
-        Ok(rustix::fs::open(&call.workspace, FOLDER, Mode::empty())?)
-    };
+    let root = || rustix::fs::open(&call.workspace, FOLDER, Mode::empty());
     let acted = match call.action.as_str() {
-        "read" => root().and_then(|root| read(&root, path)),
-        "write" => root().and_then(|root| write(&root, path, &call.params)),
-        "list" => root().and_then(|root| list(&root, path)),
+        "read" => root().map_err(Trouble::from).and_then(|root| read(&root, path)),
+        "write" => write(&call.workspace, path, &call.params),
+        "list" => match root() {
+            // Nothing was written yet: that is an empty folder, too.
+            Err(rustix::io::Errno::NOENT) if is_all(path) => {
+                Ok(json!({"entries": [], "complete": true}))
+            }
+            root => root.map_err(Trouble::from).and_then(|root| list(&root, path)),
+        },
         other => return super::no_such_action(other),
     };
     match acted {
@@ -153,7 +162,12 @@ fn read(root: &OwnedFd, path: &str) -> Result<Value, Trouble> {
     })
 }
 
-fn write(root: &OwnedFd, path: &str, params: &Value) -> Result<Value, Trouble> {
+/// Whether it names the workspace itself.
+fn is_all(path: &str) -> bool {
+    Path::new(path).components().all(|part| part == Component::CurDir)
+}
+
+fn write(workspace: &Path, path: &str, params: &Value) -> Result<Value, Trouble> {
     let invalid = |text: &str| Trouble(FailureClass::UserError, "invalid", text.to_owned());
     let bytes = match (super::text(params, "text"), super::text(params, "base64")) {
         (Some(text), None) => text.as_bytes().to_vec(),
@@ -162,7 +176,10 @@ fn write(root: &OwnedFd, path: &str, params: &Value) -> Result<Value, Trouble> {
         }
         (Some(_), Some(_)) | (None, None) => return Err(invalid("say text or base64")),
     };
-    put(root, path, &mut &*bytes)?;
+    names_of(path)?;
+    std::fs::create_dir_all(workspace)?;
+    let root = rustix::fs::open(workspace, FOLDER, Mode::empty())?;
+    put(&root, path, &mut &*bytes)?;
     Ok(json!({"bytes": bytes.len()}))
 }
 
@@ -207,8 +224,8 @@ fn put(root: &OwnedFd, path: &str, content: &mut impl Read) -> Result<(), Troubl
     renamed
 }
 
-/// The folder of a path, made where it is missing, and the last name.
-fn folder_of(root: &OwnedFd, path: &str) -> Result<(OwnedFd, PathBuf), Trouble> {
+/// The folders of a path and its last name, if it stays inside.
+fn names_of(path: &str) -> Result<(Vec<PathBuf>, PathBuf), Trouble> {
     let outside = || {
         let text = "this leads out of the workspace".to_owned();
         Trouble(FailureClass::UserError, "outside_workspace", text)
@@ -224,6 +241,12 @@ fn folder_of(root: &OwnedFd, path: &str) -> Result<(OwnedFd, PathBuf), Trouble> 
         }
     }
     let name = names.pop().ok_or_else(outside)?;
+    Ok((names, name))
+}
+
+/// The folder of a path, made where it is missing, and the last name.
+fn folder_of(root: &OwnedFd, path: &str) -> Result<(OwnedFd, PathBuf), Trouble> {
+    let (names, name) = names_of(path)?;
     let mut folder = root.try_clone()?;
     for part in names {
         match rustix::fs::mkdirat(&folder, &part, Mode::from_raw_mode(0o700)) {
