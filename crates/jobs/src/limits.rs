@@ -81,14 +81,18 @@ pub const CLOCK_SLEW_MAX: Duration = Duration::from_secs(1);
 pub const CLOCK_LOOK: Duration = Duration::from_secs(5);
 /// How long the gears of an engine may outlive it: the kernel kills them as soon as it is gone.
 pub const GEARS_OUTLIVE: Duration = Duration::from_secs(1);
-/// The safety net below the signals.
-pub const POLL: Duration = Duration::from_millis(100);
+/// The safety net below the signals: how often an engine looks for what nobody told it of.
+pub const POLL: Duration = Duration::from_secs(5);
+/// How long a claimer waits for the next signal before it asks the store when a job is due.
+pub const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
+/// How often the end of a sub-job is looked for that another engine may be working on.
+pub const SUB_JOB_LOOK: Duration = Duration::from_millis(500);
 /// Jobs that one claim takes.
 pub const CLAIM_MAX: u32 = 64;
 /// Jobs under way in one engine.
 pub const WORKERS: usize = 64;
 /// How often what is over is looked for: approvals, old jobs.
-pub const UPKEEP: Duration = Duration::from_secs(10);
+pub const UPKEEP: Duration = Duration::from_secs(30);
 /// How long an ended job is kept.
 pub const RETENTION: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Jobs that one transaction of upkeep removes.
@@ -100,8 +104,10 @@ pub const SWEEP_ROUNDS_MAX: u32 = 1000;
 /// Lines in a job's ledger above which gears are not heard any more.
 pub const LEDGER_LINES_MAX: i64 = 20_000;
 
-/// How often it is measured how late tasks get their turn.
+/// How often it is measured how late tasks get their turn, while jobs are under way.
 pub const WATCHDOG_INTERVAL: Duration = Duration::from_millis(100);
+/// And while there are none.
+pub const WATCHDOG_IDLE: Duration = Duration::from_secs(5);
 /// What is worth a warning.
 pub const WATCHDOG_WARN: Duration = Duration::from_millis(10);
 /// What is worth everything that is known.

@@ -148,25 +148,35 @@ impl Store {
         }
     }
 
-    /// Whether there is anything to claim for an engine of this home that has these already.
-    pub async fn anything_due(
+    /// When there is something to claim, for an engine of this home that has these already:
+    /// nothing to wait for if there is now, nothing at all if none waits for its time.
+    pub async fn next_due(
         &self,
         now: UnixMs,
         held: Vec<JobNo>,
         home: Option<Home>,
-    ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.anything_due(now, held).await,
-            Self::Postgres(store) => Box::pin(store.anything_due(held, home)).await,
-        }
+    ) -> Result<Option<Duration>, StoreError> {
+        let due_in_ms = match self {
+            Self::Sqlite(store) => store.next_due(now, held).await,
+            Self::Postgres(store) => Box::pin(store.next_due(held, home)).await,
+        };
+        let after = |ms: i64| Duration::from_millis(ms.max(0).cast_unsigned());
+        Ok(due_in_ms?.map(after))
     }
 
     /// The engine of this home lives and can run these actions. Gives the other homes that are
-    /// remembered.
-    pub async fn live(&self, home: &str, actions: &[String]) -> Result<Vec<Neighbour>, StoreError> {
+    /// remembered, and the time by which jobs are judged if that is not this machine's.
+    pub async fn live(
+        &self,
+        home: &str,
+        actions: &[String],
+    ) -> Result<(Vec<Neighbour>, Option<UnixMs>), StoreError> {
         match self {
-            Self::Sqlite(_) => Ok(Vec::new()),
-            Self::Postgres(store) => Box::pin(store.live(home, actions)).await,
+            Self::Sqlite(_) => Ok((Vec::new(), None)),
+            Self::Postgres(store) => {
+                let (others, now) = Box::pin(store.live(home, actions)).await?;
+                Ok((others, Some(now)))
+            }
         }
     }
 

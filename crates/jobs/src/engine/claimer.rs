@@ -13,7 +13,7 @@ use super::desk::Slot;
 use super::lease::Place;
 use super::runner::{self, Ride};
 use crate::course::{Next, begin};
-use crate::limits::CLAIM_MAX;
+use crate::limits::{CLAIM_MAX, SIGNAL_PATIENCE};
 use crate::store::{Begin, Claim, Claimed, Claims, JobNo, NewJob, Submitted};
 
 /// Until the engine stops.
@@ -229,20 +229,49 @@ async fn launch(
     Some((Ride { kept, slot, leaving, _place: place, _under_way: under_way }, next))
 }
 
-/// Until there is a signal; the poll is only the safety net.
+/// Until there is a signal or a job is due; the poll is only the safety net.
 async fn wait(inner: &Inner) {
+    // While jobs come and go nobody needs to be asked.
+    let mut pause = SIGNAL_PATIENCE.min(inner.options.poll);
     loop {
-        let woken = tokio::time::timeout(inner.options.poll, inner.wake.notified()).await;
+        let woken = tokio::time::timeout(pause, inner.wake.notified()).await;
         if woken.is_ok() || inner.slots.is_closed() {
             return;
         }
-        match inner.parts.store.anything_due(inner.now(), inner.held(), inner.home()).await {
-            Ok(false) => {}
-            Ok(true) => return,
+        match inner.parts.store.next_due(inner.now(), inner.held(), inner.home()).await {
+            Ok(Some(Duration::ZERO)) => return,
+            Ok(due_in) => pause = pause_for(due_in, inner.options.poll, (inner.parts.random)()),
             Err(error) => {
                 tracing::debug!(error = error.chain(), "the store could not be asked");
                 return;
             }
+        }
+    }
+}
+
+/// How long nothing needs to be looked for when the next job is due then: engines that share a
+/// store do not look all at once.
+fn pause_for(due_in: Option<Duration>, poll: Duration, random: u64) -> Duration {
+    let quarter = poll / 4;
+    let jitter = u64::try_from(quarter.as_nanos()).unwrap_or(u64::MAX).max(1);
+    let poll = poll - quarter + Duration::from_nanos(random % jitter);
+    due_in.map_or(poll, |due_in| due_in.min(poll))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_nothing_to_do_waits_for_what_is_due_and_no_longer_than_for_the_poll() {
+        let poll = Duration::from_secs(4);
+        for random in [0, 1, 7, u64::MAX / 2, u64::MAX] {
+            let idle = pause_for(None, poll, random);
+            assert!(idle >= poll * 3 / 4 && idle <= poll, "{idle:?}");
+            let soon = Duration::from_millis(300);
+            assert_eq!(pause_for(Some(soon), poll, random), soon);
+            assert_eq!(pause_for(Some(poll * 9), poll, random), idle);
+            assert_eq!(pause_for(None, Duration::ZERO, random), Duration::ZERO);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::children::{Parent, take_child};
 use super::{Inner, News};
 use crate::gear::{Desk, Ended, Failure, FailureClass, Later, Report, SubJob, SubJobEnded};
 use crate::life::JobStatus;
-use crate::limits::{REPORTS_MAX, SUB_JOB_DEPTH_MAX};
+use crate::limits::{REPORTS_MAX, SUB_JOB_DEPTH_MAX, SUB_JOB_LOOK};
 use crate::store::Kept;
 
 /// Reports that may wait to be written.
@@ -250,7 +250,7 @@ async fn wait(
                 }
             }
         };
-        let _ = tokio::time::timeout(inner.options.poll * 5, heard).await;
+        let _ = tokio::time::timeout(SUB_JOB_LOOK, heard).await;
     }
 }
 

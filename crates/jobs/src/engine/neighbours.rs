@@ -54,7 +54,10 @@ impl Inner {
         let ready = tokio::task::spawn_blocking(move || gears.ready()).await;
         let actions = ready.map_err(|_| StoreError::Stopped)?;
         let at = self.now();
-        let others = self.parts.store.live(home, &actions).await?;
+        let (others, now) = self.parts.store.live(home, &actions).await?;
+        if let Some(now) = now {
+            self.follow(now);
+        }
         let heard = Heard { here: actions.into_iter().collect(), others, at: Some(at) };
         *self.neighbours.heard.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(heard);
         Ok(())

@@ -13,7 +13,7 @@ use semel_store::StoreError;
 
 use super::Inner;
 use crate::limits::{CLOCK_LOOK, CLOCK_SLEW_MAX};
-use crate::store::Calendar;
+use crate::store::{Calendar, Store};
 
 /// A clock that does not step.
 pub(super) struct Steady {
@@ -64,11 +64,23 @@ pub(super) async fn watch(inner: Arc<Inner>) {
     }
 }
 
-async fn look(inner: &Inner, noted: &mut i64) -> Result<(), StoreError> {
-    if let Some(now) = inner.parts.store.time().await? {
-        if let Some(ahead_ms) = inner.steady.compare(now) {
+impl Inner {
+    /// The clock of the database says so.
+    pub(super) fn follow(&self, now: UnixMs) {
+        if let Some(ahead_ms) = self.steady.compare(now) {
             tracing::warn!(ahead_ms, "the clock of the database has stepped, or this host stood");
-            inner.steady.step(ahead_ms);
+            self.steady.step(ahead_ms);
+        }
+    }
+}
+
+async fn look(inner: &Inner, noted: &mut i64) -> Result<(), StoreError> {
+    if matches!(inner.parts.store, Store::Postgres(_)) {
+        // An engine with a home hears the time as often, whenever it says that it lives.
+        if inner.options.home.is_none()
+            && let Some(now) = inner.parts.store.time().await?
+        {
+            inner.follow(now);
         }
         return Ok(());
     }

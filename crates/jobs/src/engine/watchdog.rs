@@ -5,17 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Inner;
-use crate::limits::{WATCHDOG_DUMP, WATCHDOG_INTERVAL, WATCHDOG_QUIET, WATCHDOG_WARN};
+use crate::limits::{
+    WATCHDOG_DUMP, WATCHDOG_IDLE, WATCHDOG_INTERVAL, WATCHDOG_QUIET, WATCHDOG_WARN,
+};
 
 /// Until the engine stops.
 pub(super) async fn run(inner: Arc<Inner>) {
     let clock = &inner.parts.clock;
     let mut warned = None::<Duration>;
     loop {
+        let idle = inner.running().is_empty();
+        let pause = if idle { WATCHDOG_IDLE } else { WATCHDOG_INTERVAL };
         let before = clock.monotonic();
-        tokio::time::sleep(WATCHDOG_INTERVAL).await;
+        tokio::time::sleep(pause).await;
         let now = clock.monotonic();
-        let late = now.saturating_sub(before + WATCHDOG_INTERVAL);
+        let late = now.saturating_sub(before + pause);
         if late < WATCHDOG_WARN {
             continue;
         }

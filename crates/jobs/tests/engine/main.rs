@@ -7,6 +7,7 @@ mod breaker;
 mod children;
 mod groups;
 mod homes;
+mod idle;
 mod life;
 mod lost;
 mod planning;

@@ -252,6 +252,8 @@ pub(crate) struct Setup {
     /// What the gear has done: several engines may share it.
     pub(crate) script: Arc<Script>,
     pub(crate) lease: Duration,
+    /// How often is looked for what nobody tells of: clocks that jump, engines that do not listen.
+    pub(crate) poll: Duration,
     /// The engine's home, where several share a database.
     pub(crate) home: Option<&'static str>,
     /// As whom its gear acts.
@@ -277,6 +279,7 @@ impl Default for Setup {
             script: Arc::default(),
             // Upkeep comes by as often.
             lease: Duration::from_secs(1),
+            poll: Duration::from_millis(100),
             home: None,
             origin: None,
             shutdown: PATIENCE,
@@ -377,6 +380,7 @@ impl Setup {
         let mut options = EngineOptions::new(self.worker, folder.path().join("work"));
         (options.workers, options.lease) = (self.workers, self.lease);
         (options.home, options.shutdown) = (self.home.map(str::to_owned), self.shutdown);
+        options.poll = self.poll;
         let engine = Engine::open(parts, options).await.expect("an engine");
         engine.work();
         Bench { engine, script, folder }

@@ -288,11 +288,10 @@ fn uncertain(error: &StoreError) -> StoreError {
     StoreError::Uncertain { cause: error.chain().into() }
 }
 
-/// Whether an engine may go on after this move: with this job, or with one that waits for it.
+/// Whether an engine may go on after this move: with this job, now or when it is due, or with one
+/// that waits for it.
 pub(super) fn wakes_another(advance: &Advance) -> bool {
-    let state = &advance.state;
-    let is_left =
-        state.worker.is_none() && state.due_at.is_some_and(|due_at| due_at <= advance.now);
+    let is_left = advance.state.worker.is_none() && advance.state.due_at.is_some();
     is_left || frees_another(advance)
 }
 

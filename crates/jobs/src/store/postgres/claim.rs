@@ -11,7 +11,6 @@ use std::time::Duration;
 use semel_core::clock::UnixMs;
 use semel_store::postgres::Transaction;
 use semel_store::{StoreError, statements};
-use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::advance::{conversation_locks, frees_another, let_go, wakes_another, write_and_commit};
@@ -68,45 +67,52 @@ statements! {
         UNION ALL
         TABLE waiting";
 
-    ANYTHING = "
-        SELECT EXISTS (SELECT 1
-                         FROM jobs.job
-                        WHERE due_at <= jobs.now_ms()
-                          AND no <> ALL ($1::bigint[])
-                          AND (home IS NULL OR home = $2
-                               OR (SELECT 1
-                                     FROM jobs.home AS other
-                                    WHERE other.id = job.home
-                                      AND other.seen_at > jobs.now_ms() - $3::bigint
-                                    LIMIT 1) IS NULL))
-               OR EXISTS (SELECT 1
+    /// In milliseconds from now.
+    NEXT_DUE = "
+        SELECT CASE WHEN EXISTS (SELECT 1
+                                   FROM jobs.job
+                                  WHERE ready
+                                    AND no <> ALL ($1::bigint[])
+                                    AND (home IS NULL OR home = $2
+                                         OR (SELECT 1
+                                               FROM jobs.home AS other
+                                              WHERE other.id = job.home
+                                                AND other.seen_at > jobs.now_ms() - $3::bigint
+                                              LIMIT 1) IS NULL))
+                    THEN 0
+                    ELSE (SELECT due_at - jobs.now_ms()
                             FROM jobs.job
-                           WHERE ready
+                           WHERE due_at IS NOT NULL
                              AND no <> ALL ($1::bigint[])
                              AND (home IS NULL OR home = $2
                                   OR (SELECT 1
                                         FROM jobs.home AS other
                                        WHERE other.id = job.home
                                          AND other.seen_at > jobs.now_ms() - $3::bigint
-                                       LIMIT 1) IS NULL))";
+                                       LIMIT 1) IS NULL)
+                           ORDER BY due_at, no
+                           LIMIT 1)
+               END";
 
     TIME = "
         SELECT jobs.now_ms()";
 
+    /// One commit says that an engine lives, and hears of the others and of the time.
     LIVE = "
-        INSERT INTO jobs.home (id, seen_at, actions)
-        VALUES ($1, jobs.now_ms(), $2)
-            ON CONFLICT (id) DO UPDATE
-           SET seen_at = excluded.seen_at,
-               actions = excluded.actions";
-
-    OTHERS = "
-        SELECT id, actions
-          FROM jobs.home
-         WHERE seen_at > jobs.now_ms() - $2::bigint
-           AND id <> $1
-         ORDER BY seen_at DESC
-         LIMIT 1000";
+        WITH said AS (
+            INSERT INTO jobs.home (id, seen_at, actions)
+            VALUES ($1, jobs.now_ms(), $2)
+                ON CONFLICT (id) DO UPDATE
+               SET seen_at = excluded.seen_at,
+                   actions = excluded.actions)
+        SELECT jobs.now_ms(), other.id, other.actions
+          FROM (SELECT 1 AS one) AS always
+          LEFT JOIN LATERAL (SELECT home.id, home.actions
+                               FROM jobs.home
+                              WHERE home.seen_at > jobs.now_ms() - $3::bigint
+                                AND home.id <> $1
+                              ORDER BY home.seen_at DESC
+                              LIMIT 1000) AS other ON TRUE";
 
     HEARD_OF = "
         SELECT jobs.now_ms() - max(seen_at)
@@ -211,30 +217,33 @@ impl PostgresStore {
         Ok(held.into_iter().filter(|job| !kept.contains(job)).map(|(no, _)| no).collect())
     }
 
-    pub(in crate::store) async fn anything_due(
+    pub(in crate::store) async fn next_due(
         &self,
         held: Vec<JobNo>,
         at: Option<Home>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<i64>, StoreError> {
         let (home, lives_for) = home(at.as_ref());
-        let rows = self.postgres().read(ANYTHING, &[&numbers(&held), &home, &lives_for]).await?;
-        Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false))
+        let rows = self.postgres().read(NEXT_DUE, &[&numbers(&held), &home, &lives_for]).await?;
+        Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten())
     }
 
-    /// The home's engine lives and can run this. Gives the other homes.
+    /// The home's engine lives and can run this. Gives the other homes, and the time.
     pub(in crate::store) async fn live(
         &self,
         home: &str,
         actions: &[String],
-    ) -> Result<Vec<Neighbour>, StoreError> {
-        self.postgres().write(LIVE, &[&home, &actions]).await?;
+    ) -> Result<(Vec<Neighbour>, UnixMs), StoreError> {
         let remembered = ms(HOME_REMEMBERED);
-        let rows = self.postgres().read(OTHERS, &[&home, &remembered]).await?;
-        let neighbour = |row: &Row| {
-            let actions = row.try_get::<_, Vec<String>>(1)?.into_iter().collect();
-            Ok(Neighbour { home: row.try_get(0)?, actions })
-        };
-        rows.iter().map(neighbour).collect()
+        let rows = self.postgres().write(LIVE, &[&home, &actions, &remembered]).await?;
+        let missing = || corrupt("home", home, "the server has no time");
+        let now = UnixMs(rows.first().ok_or_else(missing)?.try_get(0)?);
+        let mut others = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let Some(home) = row.try_get(1)? else { continue };
+            let actions = row.try_get::<_, Vec<String>>(2)?.into_iter().collect();
+            others.push(Neighbour { home, actions });
+        }
+        Ok((others, now))
     }
 
     /// What a clock that was ahead has written is nobody's life.

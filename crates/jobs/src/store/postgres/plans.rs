@@ -76,7 +76,8 @@ async fn plan(client: &Client, sql: &str) -> String {
 /// Read from the end of an index that holds only what is asked for.
 const FROM_THE_END: &[(&str, &str)] = &[
     ("claim CLAIMABLE", " job_ready "),
-    ("claim ANYTHING", " job_ready "),
+    ("claim NEXT_DUE", " job_ready "),
+    ("claim NEXT_DUE", " job_due "),
     ("submit BEGIN", " job_ready "),
     ("list LIVE", " job_live "),
     ("list DEPTH", " job_live "),
@@ -215,7 +216,7 @@ const ARGUMENTS: &[(&str, &str)] = &[
     ("ledger AFTER", "9, 100, 150"),
     // For an engine of another home than the one that has some.
     ("claim CLAIMABLE", "10, ARRAY[7]::bigint[], 'home 2', 1000000000"),
-    ("claim ANYTHING", "ARRAY[7]::bigint[], 'home 2', 1000000000"),
+    ("claim NEXT_DUE", "ARRAY[7]::bigint[], 'home 2', 1000000000"),
 ];
 
 #[tokio::test]

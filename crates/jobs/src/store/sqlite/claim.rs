@@ -36,6 +36,13 @@ statements! {
          WHERE ready = 1
          LIMIT ?2";
 
+    NEXT = "
+        SELECT no, due_at
+          FROM job
+         WHERE due_at IS NOT NULL
+         ORDER BY due_at, no
+         LIMIT ?1";
+
     RENEW = "
         UPDATE job
            SET due_at = ?3
@@ -91,12 +98,28 @@ impl SqliteStore {
         write.await
     }
 
-    pub(in crate::store) async fn anything_due(
+    /// In milliseconds from now.
+    pub(in crate::store) async fn next_due(
         &self,
         now: UnixMs,
         held: Vec<JobNo>,
-    ) -> Result<bool, StoreError> {
-        self.sqlite.read(move |tx| Ok(count_claimable(tx, now, &held, 1)? > 0)).await
+    ) -> Result<Option<i64>, StoreError> {
+        let read = self.sqlite.read(move |tx| {
+            if !numbers(tx, READY, params![1])?.is_empty() {
+                return Ok(Some(0));
+            }
+            let looked_at = i64::try_from(held.len()).unwrap_or(i64::MAX).saturating_add(1);
+            let mut statement = tx.prepare_cached(NEXT)?;
+            let mut rows = statement.query(params![looked_at])?;
+            while let Some(row) = rows.next()? {
+                let (no, due_at) = (JobNo(row.get(0)?), row.get::<_, i64>(1)?);
+                if !held.contains(&no) {
+                    return Ok(Some(due_at.saturating_sub(now.0)));
+                }
+            }
+            Ok(None)
+        });
+        read.await
     }
 }
 
