@@ -113,7 +113,7 @@ impl Messages {
         let mut delivered = 0;
         loop {
             let page =
-                store.deliveries(mesh.mesh_id, to.as_uuid(), self.delivered_to, PAGE).await?;
+                store.deliveries(mesh.mesh_id, to.as_uuid(), self.delivered_to, PAGE).await?.whole;
             let Some(last) = page.last() else { break };
             self.delivered_to = last.seq;
             delivered += page.len();

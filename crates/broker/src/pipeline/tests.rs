@@ -349,8 +349,8 @@ fn who_could_not_be_looked_up_does_not_overtake_a_transaction_that_is_undone() {
     assert_eq!(world.accepted, [0, 1, 2, 3, 4, 5]);
 }
 
-/// Another one: some are told to wait by the limiter, and those behind them cannot be looked up. The
-/// first of all that waits is the one that the limiter denied.
+/// Another one: some are told to wait by the limiter, and those behind them cannot be looked up.
+/// The first of all that waits is the one that the limiter denied.
 #[test]
 fn who_could_not_be_looked_up_does_not_overtake_who_was_told_to_wait() {
     let mut world = World::new(1);
