@@ -403,15 +403,7 @@ impl Store {
 fn readable(no: JobNo, read: Result<Job, StoreError>) -> Result<Option<Job>, StoreError> {
     match read {
         Ok(job) => Ok(Some(job)),
-        Err(
-            error @ (StoreError::Corrupt { .. }
-            | StoreError::Sqlite(
-                rusqlite::Error::FromSqlConversionFailure(..)
-                | rusqlite::Error::InvalidColumnType(..)
-                | rusqlite::Error::IntegralValueOutOfRange(..)
-                | rusqlite::Error::Utf8Error(..),
-            )),
-        ) => {
+        Err(error) if error.is_of_one_row() => {
             tracing::error!(no = no.0, error = error.chain(), "a damaged job is not listed");
             Ok(None)
         }

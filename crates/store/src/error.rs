@@ -101,6 +101,17 @@ pub enum StoreError {
     },
 }
 
+/// Whether SQLite could read the row, and a value of it is not what its column holds.
+pub fn is_of_one_row(error: &rusqlite::Error) -> bool {
+    matches!(
+        error,
+        rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::Utf8Error(..)
+    )
+}
+
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
@@ -111,6 +122,13 @@ impl From<rusqlite::Error> for StoreError {
 }
 
 impl StoreError {
+    /// Whether one row is damaged and the others can be read: it says something impossible, or a
+    /// value is not what its column holds.
+    pub fn is_of_one_row(&self) -> bool {
+        matches!(self, Self::Corrupt { .. })
+            || matches!(self, Self::Sqlite(error) if is_of_one_row(error))
+    }
+
     /// Whether the write may be there after all.
     pub fn fate(&self) -> Fate {
         match self {

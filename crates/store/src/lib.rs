@@ -15,4 +15,4 @@ pub mod migration;
 pub mod postgres;
 pub mod sqlite;
 
-pub use error::{Fate, OpenError, StoreError};
+pub use error::{Fate, OpenError, StoreError, is_of_one_row};

@@ -103,7 +103,12 @@ impl RunningJobs {
         let authority = Some(authority);
         let registrar =
             Registrar::start(registrar_store, Arc::clone(&clock), nonces, authority).await;
-        let registrar = registrar.map_err(|error| refused(chain(&error)))?;
+        let kept_in = match start.store {
+            Some(_) => "the database".to_owned(),
+            None => Kept::jobs(start.root).path.display().to_string(),
+        };
+        let registrar =
+            registrar.map_err(|error| refused(format!("{kept_in}: {}", chain(&error))))?;
         let daemon = start.daemon.clone().map(Client::socket);
         let ports = ports(daemon, &config);
         let mesh = ports.mesh.clone();

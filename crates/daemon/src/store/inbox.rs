@@ -6,7 +6,7 @@ use semel_core::clock::UnixMs;
 use semel_core::envelope::{DestinationKind, Priority};
 use semel_core::fingerprint::BodyHash;
 use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, UuidId};
-use semel_store::{StoreError, statements};
+use semel_store::{StoreError, is_of_one_row, statements};
 use uuid::Uuid;
 
 use super::aside::{self, AsideSource, NewAside};
@@ -246,7 +246,7 @@ impl Found {
         match message(row, first) {
             Ok(message) => self.whole.push(message),
             Err(StoreError::Corrupt { what, .. }) => {
-                tracing::error!(id, what, "a message in the inbox is not what arrived");
+                tracing::error!(id, what, "a message in inbox.db is not what arrived");
                 self.damaged.push(id);
             }
             Err(error) => return Err(error),
@@ -505,12 +505,8 @@ fn corrupt(id: i64, what: impl Into<String>) -> StoreError {
 
 /// A value that is not what its column holds: it is the row that is damaged.
 fn damaged(id: i64, error: StoreError) -> StoreError {
-    if let StoreError::Sqlite(
-        what @ (rusqlite::Error::FromSqlConversionFailure(..)
-        | rusqlite::Error::InvalidColumnType(..)
-        | rusqlite::Error::IntegralValueOutOfRange(..)
-        | rusqlite::Error::Utf8Error(..)),
-    ) = &error
+    if let StoreError::Sqlite(what) = &error
+        && is_of_one_row(what)
     {
         return corrupt(id, what.to_string());
     }

@@ -16,7 +16,7 @@ use semel_core::fingerprint::{BodyHash, Fingerprint};
 use semel_core::id::{ClientMessageId, OutboxId};
 use semel_core::outbox::{Accept, Compared, OutboxStatus, outbox_accept};
 use semel_core::refusal::Refusal;
-use semel_store::{StoreError, statements};
+use semel_store::{StoreError, is_of_one_row, statements};
 use serde_json::{Map, Value};
 
 pub use transition::{
@@ -271,12 +271,8 @@ pub(super) fn corrupt(id: &str, what: impl Into<String>) -> StoreError {
 /// Text that is no text, or a value of another type than its column's: it is the row that is
 /// damaged, and the others can be read.
 pub(super) fn damaged(key: &str, error: StoreError) -> StoreError {
-    if let StoreError::Sqlite(
-        what @ (rusqlite::Error::FromSqlConversionFailure(..)
-        | rusqlite::Error::InvalidColumnType(..)
-        | rusqlite::Error::IntegralValueOutOfRange(..)
-        | rusqlite::Error::Utf8Error(..)),
-    ) = &error
+    if let StoreError::Sqlite(what) = &error
+        && is_of_one_row(what)
     {
         return corrupt(key, what.to_string());
     }

@@ -167,7 +167,7 @@ pub fn list(
         match outbox_row(row) {
             Ok(row) => found.push(row),
             Err(error @ StoreError::Corrupt { .. }) => {
-                tracing::error!(error = error.chain(), "a row of the outbox cannot be listed");
+                tracing::error!(error = error.chain(), "a row of outbox.db cannot be listed");
             }
             Err(error) => return Err(error),
         }

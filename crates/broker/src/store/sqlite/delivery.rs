@@ -4,7 +4,7 @@ use rusqlite::{OptionalExtension, Row, named_params};
 use semel_core::clock::UnixMs;
 use semel_core::id::MeshId;
 use semel_store::sqlite::Tx;
-use semel_store::{StoreError, statements};
+use semel_store::{StoreError, is_of_one_row, statements};
 use uuid::Uuid;
 
 use super::{Key, SqliteStore, key};
@@ -199,12 +199,7 @@ pub(super) fn read_row(row: &Row<'_>) -> rusqlite::Result<Result<RawDelivery, Un
     let seq = row.get(0)?;
     match raw(row) {
         Ok(raw) => Ok(Ok(raw)),
-        Err(
-            error @ (rusqlite::Error::FromSqlConversionFailure(..)
-            | rusqlite::Error::InvalidColumnType(..)
-            | rusqlite::Error::IntegralValueOutOfRange(..)
-            | rusqlite::Error::Utf8Error(..)),
-        ) => Ok(Err(Unreadable { seq, why: error.to_string() })),
+        Err(error) if is_of_one_row(&error) => Ok(Err(Unreadable { seq, why: error.to_string() })),
         Err(error) => Err(error),
     }
 }
