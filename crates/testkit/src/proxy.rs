@@ -93,8 +93,10 @@ impl Proxy {
         self.shared.away.send_replace(true);
     }
 
-    /// The server is there again.
+    /// The server is there again, and stays: a fault is counted before it makes the server go.
     pub fn come_back(&self) {
+        let _plan = lock(&self.shared.plan);
+        self.shared.goes_at_fault.store(false, Ordering::SeqCst);
         self.shared.away.send_replace(false);
     }
 
@@ -222,6 +224,7 @@ impl Shared {
     }
 
     fn leave_if_told(&self) {
+        let _plan = lock(&self.plan);
         if self.goes_at_fault.swap(false, Ordering::SeqCst) {
             self.away.send_replace(true);
         }
