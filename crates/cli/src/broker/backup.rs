@@ -34,7 +34,7 @@ pub(crate) struct RestoreArguments {
     /// A file that `semel broker backup` has written
     #[arg(long = "in")]
     from: PathBuf,
-    /// Replace the store that is there; it is kept beside it as `.replaced`
+    /// Replace the store that is there; it is kept as `.replaced`, or `.replaced-2` and so on
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
         let text = format!("error: {} exists already", arguments.out.display());
         return Err(Failure::new(Exit::Conflict, text));
     }
-    let opened = arguments.target.open().await?;
+    let opened = arguments.target.open_used().await?;
     match &*opened {
         Store::Sqlite(store) => {
             let _shown = progress::show("copying");

@@ -53,7 +53,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if JoinLink::parse(&link).is_err() {
         return Err(usage("--broker-url is http://… or https://…"));
     }
-    let store = arguments.target.open().await?;
+    let store = arguments.target.open_used().await?;
     let mesh = find(&store, &arguments.mesh).await?;
     let now = now();
     let invite = NewInvite {

@@ -54,7 +54,7 @@ pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
     match command {
         MemberCommand::Add { mesh, name, key, target } => {
             let member = new_member(name, key, Role::Member)?;
-            let store = target.open().await?;
+            let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
             let added = store.member_add(mesh.mesh_id, &member, now()).await;
             added.map_err(|error| failed(&error))?;
@@ -64,7 +64,7 @@ pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
             list(mesh, Form::of_flag(*json), target).await
         }
         MemberCommand::Revoke { mesh, member, target } => {
-            let (store, member_id) = (target.open().await?, member_id(member)?);
+            let (store, member_id) = (target.open_used().await?, member_id(member)?);
             let mesh = find(&store, mesh).await?;
             let (mint, revoked) = (mint(), MemberStatus::Revoked);
             let audited = Audited { id: mint.uuid(), at: now() };
@@ -96,7 +96,7 @@ pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
 }
 
 async fn list(mesh: &str, form: Form, target: &target::Target) -> Result<(), Failure> {
-    let store = target.open().await?;
+    let store = target.open_used().await?;
     let mesh_id = find(&store, mesh).await?.mesh_id;
     let mut after = None;
     loop {

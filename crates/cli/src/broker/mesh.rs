@@ -91,11 +91,11 @@ pub(super) async fn run(command: &MeshCommand) -> Result<(), Failure> {
             print(&format!("{}\n", owner.member_id))
         }
         MeshCommand::Show { slug, json, target } => {
-            let store = target.open().await?;
+            let store = target.open_used().await?;
             show(&find(&store, slug).await?, Form::of_flag(*json))
         }
         MeshCommand::List { json, target } => {
-            let store = target.open().await?;
+            let store = target.open_used().await?;
             let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
             let line = |mesh: &Mesh| match Form::of_flag(*json) {
                 Form::Text => format!("{}  {}\n", mesh.mesh_id, mesh.slug),
@@ -105,7 +105,7 @@ pub(super) async fn run(command: &MeshCommand) -> Result<(), Failure> {
         }
         MeshCommand::Set { slug, changes, json, target } => {
             let change = change(changes)?;
-            let store = target.open().await?;
+            let store = target.open_used().await?;
             let mesh = find(&store, slug).await?;
             let set = store.mesh_set(&mesh, &change, now()).await;
             if !set.map_err(|error| failed(&error))? {

@@ -72,19 +72,19 @@ pub(crate) enum QueueCommand {
 pub(super) async fn topic(command: &TopicCommand) -> Result<(), Failure> {
     match command {
         TopicCommand::Create { mesh, topic, target } => {
-            let store = target.open().await?;
+            let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
             let made = store.topic_create(mesh.mesh_id, topic, now()).await;
             made.map_err(|error| failed(&error)).and_then(|made| told(made, "topics"))
         }
         TopicCommand::List { mesh, json, target } => {
-            let store = target.open().await?;
+            let store = target.open_used().await?;
             let mesh_id = find(&store, mesh).await?.mesh_id;
             let form = Form::of_flag(*json);
             all(form, async |after| store.topic_list(mesh_id, after, PAGE).await).await
         }
         TopicCommand::Subscribe { mesh, topic, member, target } => {
-            let (store, member_id) = (target.open().await?, member_id(member)?);
+            let (store, member_id) = (target.open_used().await?, member_id(member)?);
             let mesh = find(&store, mesh).await?;
             let subscribed = store.topic_subscribe(mesh.mesh_id, topic, member_id).await;
             if subscribed.map_err(|error| failed(&error))? {
@@ -98,13 +98,13 @@ pub(super) async fn topic(command: &TopicCommand) -> Result<(), Failure> {
 pub(super) async fn queue(command: &QueueCommand) -> Result<(), Failure> {
     match command {
         QueueCommand::Create { mesh, queue, target } => {
-            let store = target.open().await?;
+            let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
             let made = store.queue_create(mesh.mesh_id, queue, mint().uuid(), now()).await;
             made.map_err(|error| failed(&error)).and_then(|made| told(made, "queues"))
         }
         QueueCommand::List { mesh, json, target } => {
-            let store = target.open().await?;
+            let store = target.open_used().await?;
             let mesh_id = find(&store, mesh).await?.mesh_id;
             let form = Form::of_flag(*json);
             all(form, async |after| store.queue_list(mesh_id, after, PAGE).await).await

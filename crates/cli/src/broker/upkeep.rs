@@ -31,7 +31,7 @@ pub(crate) struct AuditArguments {
 }
 
 pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
-    let store = target.open().await?;
+    let store = target.open_used().await?;
     let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
     let shown = progress::show("sweeping");
     // Whichever clock is earlier: what is deleted does not come back.
@@ -53,7 +53,7 @@ pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
 }
 
 pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
-    let store = arguments.target.open().await?;
+    let store = arguments.target.open_used().await?;
     let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
     let shown = progress::show("checking");
     let reports = housekeeping::check_once(&store, &meshes, now()).await;
@@ -122,7 +122,7 @@ fn checked(form: Form, slug: &str, report: &Report, orphans: &[(MemberId, String
 }
 
 pub(super) async fn audit(arguments: &AuditArguments) -> Result<(), Failure> {
-    let store = arguments.target.open().await?;
+    let store = arguments.target.open_used().await?;
     let mesh = find(&store, &arguments.mesh).await?;
     let events = store.audit_list(mesh.mesh_id, AUDIT_LIST_MAX).await;
     for event in events.map_err(|error| failed(&error))? {

@@ -38,7 +38,7 @@ pub(super) struct RestoreArguments {
     /// A file that `semel job backup` has written
     #[arg(long = "in")]
     from: PathBuf,
-    /// Replace the file that is there; it is kept beside it as `.replaced`
+    /// Replace the file that is there; it is kept as `.replaced`, or `.replaced-2` and so on
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -209,6 +209,59 @@ async fn a_restored_store_is_another_one() {
     assert_eq!(code(&["new-epoch"]), Some(0));
 }
 
+/// The link is not what is served.
+#[test]
+fn a_store_behind_a_link_is_restored_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (store, link) = (format!("sqlite:{}", at("real.db")), format!("sqlite:{}", at("link.db")));
+    let create = |slug: &str| {
+        let owner = ["--owner", "ada", "--owner-key", &pubkey(1), "--store", &store];
+        succeeds(&[&["broker", "mesh", "create", slug], &owner[..]].concat())
+    };
+    create("first");
+    succeeds(&["broker", "backup", "--out", &at("copy.db"), "--store", &store]);
+    create("second");
+    std::os::unix::fs::symlink(at("real.db"), at("link.db")).unwrap();
+    succeeds(&["broker", "restore", "--in", &at("copy.db"), "--force", "--store", &link]);
+    assert!(std::fs::symlink_metadata(at("link.db")).unwrap().is_symlink());
+    let listed = succeeds(&["broker", "mesh", "list", "--store", &store]);
+    assert!(listed.contains("first") && !listed.contains("second"), "{listed}");
+}
+
+/// Who only looks, or changes what must be there, makes nothing: a name may be wrong, or a file
+/// gone, and an empty store would hide that.
+#[test]
+fn only_what_begins_a_store_makes_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("none.db");
+    let store = format!("sqlite:{}", path.display());
+    let key = pubkey(1);
+    for verb in [
+        &["check"][..],
+        &["sweep"],
+        &["audit", "m"],
+        &["mesh", "list"],
+        &["mesh", "show", "m"],
+        &["mesh", "set", "m", "rate_limit=5"],
+        &["member", "list", "m"],
+        &["member", "add", "m", "bob", &key],
+        &["topic", "list", "m"],
+        &["topic", "create", "m", "t"],
+        &["queue", "list", "m"],
+        &["queue", "create", "m", "q"],
+        &["invite", "m", "--broker-url", "http://127.0.0.1:1"],
+        &["backup", "--out", "copy.db"],
+        &["new-epoch"],
+    ] {
+        let output = semel(&[&["broker"], verb, &["--store", &store]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{verb:?}: {said}");
+        assert!(said.contains("there is no store"), "{verb:?}: {said}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{verb:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_is_backed_up_by_its_own_tools() {
     let store = servers::fresh_postgres().await;

@@ -150,7 +150,7 @@ impl Alone {
         File::open(new).and_then(|new| new.sync_all()).map_err(io)?;
         self.lock.write_all(REPLACING).and_then(|()| self.lock.sync_all()).map_err(io)?;
         fsync_folder(&path)?;
-        let old = with(&path, ".replaced");
+        let old = place_of_replaced(&path);
         // A log that belongs to another database would be replayed into this one.
         gone(std::fs::remove_file(wal_path(&old))).map_err(io)?;
         gone(std::fs::rename(&path, &old)).map_err(io)?;
@@ -161,6 +161,23 @@ impl Alone {
         fsync_folder(&path)?;
         self.lock.set_len(0).and_then(|()| self.lock.sync_all()).map_err(io)
     }
+}
+
+/// Where the database goes that makes room: nothing that made room before is lost for it. One that
+/// has gone there already, when this was stopped half-way, is where its log goes, too.
+fn place_of_replaced(path: &Path) -> PathBuf {
+    let mut last = with(path, ".replaced");
+    for number in 2_u32.. {
+        if !last.exists() {
+            break;
+        }
+        let next = with(path, &format!(".replaced-{number}"));
+        if !path.exists() && !next.exists() {
+            break;
+        }
+        last = next;
+    }
+    last
 }
 
 /// What is not there need not be moved.
@@ -232,6 +249,24 @@ mod tests {
         drop(serving);
         drop(Alone::with(&path).unwrap().unwrap());
         drop(serve(&at("b.db")).unwrap());
+    }
+
+    #[test]
+    fn whatever_makes_room_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        std::fs::write(&path, "1").unwrap();
+        for new in ["2", "3", "4"] {
+            let copy = folder.path().join("new");
+            std::fs::write(&copy, new).unwrap();
+            Alone::with(&path).unwrap().expect("nobody has it").replace_with(&copy).unwrap();
+        }
+        let kept = ["", ".replaced", ".replaced-2", ".replaced-3"]
+            .map(|ending| std::fs::read_to_string(with(&path, ending)).unwrap());
+        assert_eq!(kept, ["4", "1", "2", "3"]);
+        // Stopped after the database has gone and before its log has.
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(place_of_replaced(&path), with(&path, ".replaced-3"));
     }
 
     #[test]

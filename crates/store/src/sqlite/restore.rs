@@ -14,7 +14,7 @@ use crate::{OpenError, StoreError};
 pub enum Existing {
     /// It stays; nothing is restored.
     Keep,
-    /// It makes room, and is kept as `.replaced`.
+    /// It makes room, and is kept as `.replaced`, or with a number behind that.
     Replace,
 }
 
@@ -62,6 +62,8 @@ pub async fn restore<Prepare>(
 where
     Prepare: AsyncFnOnce(&Path) -> Result<(), RestoreError>,
 {
+    // What a link names is replaced, not the link: who serves it has it open under its own name.
+    let to = &std::fs::canonicalize(to).unwrap_or_else(|_| to.to_owned());
     check_header(from, application_id)?;
     if existing == Existing::Keep && to.exists() {
         return Err(RestoreError::Exists);
