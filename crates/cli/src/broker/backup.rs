@@ -103,8 +103,8 @@ pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
     if alone.is_none() {
         return Err(not_restored(&RestoreError::InUse, "the broker"));
     }
-    let loses = "meshes, members, messages that wait and ids that were taken are forgotten, so \
-                 that a send that is repeated is taken twice";
+    let loses = "meshes, members, messages that wait and ids that were taken are forgotten: hosts \
+                 send again what they had sent, and it arrives again";
     stores::start_fresh(&stores::of_broker(&path), arguments.confirm, loses)?;
     print("the next start makes a new store\n")
 }
