@@ -71,6 +71,7 @@ async fn from_nothing(store: &str) {
 fn wrong_words_have_clear_answers() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}", folder.path().join("broker.db").display());
+    succeeds(&["broker", "migrate", "--store", &store]);
     let cases: &[(&[&str], i32, &str)] = &[
         (&["broker", "migrate", "--store", "mysql://x"], 2, "sqlite:PATH or postgres://"),
         (&["broker", "migrate", "--store", "sqlite:/nowhere/at/all.db"], 78, "cannot be used"),
