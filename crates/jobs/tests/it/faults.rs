@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use semel_core::clock::UnixMs;
 use semel_jobs::life::JobStatus;
@@ -146,6 +147,22 @@ async fn three_jobs(world: &World) {
     world.set_time(NOW).await;
 }
 
+/// Claims when all leases are over, until there are so many: a claim passes by rows that are held
+/// by a transaction which the server has not undone yet.
+async fn claimed_later(world: &World, count: usize) -> Vec<Claimed> {
+    let mut claimed = Vec::new();
+    let all = async {
+        loop {
+            claimed.extend(world.claim("later", 9, MUCH_LATER).await);
+            if claimed.len() >= count {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(60), all).await;
+    claimed
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_has_one_holder_who_knows_of_it() {
     let tried = each(three_jobs, async |run| {
@@ -187,7 +204,7 @@ async fn a_job_has_one_holder_who_knows_of_it() {
             assert!(!fences.contains(&fence) || is_told || may_be, "held, and not told: {told:?}");
             assert!(!fences.contains(&fence) || !is_undone(&told), "undone, and held: {told:?}");
         }
-        let again = run.world.claim("later", 9, UnixMs(MUCH_LATER.0)).await;
+        let again = claimed_later(&run.world, 3).await;
         let again: HashSet<_> = again.iter().map(|claimed| claimed.before.job.id).collect();
         assert_eq!(again, [1, 2, 3].map(id).into(), "{told:?}");
     })
@@ -247,7 +264,7 @@ async fn a_move_is_made_once_and_nobody_is_told_otherwise() {
                 {
                     break;
                 }
-                let lease = std::time::Duration::from_secs(15);
+                let lease = Duration::from_secs(15);
                 let lost =
                     until_told(async |_| run.mine.renew(vec![(no, fence)], lease, NOW).await).await;
                 let is_over = told.len() == moves.len();
@@ -288,7 +305,7 @@ async fn a_move_is_made_once_and_nobody_is_told_otherwise() {
         let kept = run.world.kept(id(1)).await;
         assert_eq!(kept.job.state, moves[2].state);
         assert_eq!(kept.executions.len(), 2);
-        let next = run.world.claim("later", 9, MUCH_LATER).await;
+        let next = claimed_later(&run.world, 1).await;
         assert_eq!(next[0].before.job.id, id(2), "the conversation goes on: {told:?}");
     })
     .await;
@@ -379,7 +396,7 @@ async fn who_begins_at_once_has_the_job() {
                 other => panic!("{other:?}"),
             }
             // Whatever was said: it is claimed by somebody sooner or later.
-            let again = run.world.claim("later", 9, MUCH_LATER).await;
+            let again = claimed_later(&run.world, usize::from(kept.is_some())).await;
             assert_eq!(again.len(), usize::from(kept.is_some()), "{told:?}");
         },
     )
