@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rusqlite::ErrorCode;
 use semel_core::clock::UnixMs;
 use semel_core::status;
-use semel_store::sqlite::{Alone, LastStop, Sqlite, SqliteOptions};
+use semel_store::sqlite::{Alone, LastStop, Sqlite, SqliteOptions, sums_path};
 use semel_store::{OpenError, StoreError};
 
 use crate::home::{HomeFile, LockedHome, MadeStores, Presence, StoresError};
@@ -161,7 +161,7 @@ pub(crate) fn is_damage(error: &OpenError) -> bool {
         OpenError::Migration { source, .. } => {
             matches!(&**source, StoreError::Sqlite(error) if broken(error))
         }
-        OpenError::LogDamaged { .. } => true,
+        OpenError::Damaged { .. } => true,
         OpenError::Io { .. }
         | OpenError::Unfit { .. }
         | OpenError::NotOurs { .. }
@@ -189,6 +189,7 @@ pub(crate) fn set_aside(path: &Path, now_ms: i64) -> Result<PathBuf, OpenError> 
     let aside = with(path, &format!(".corrupt-{now_ms}"));
     or_absent(std::fs::rename(with(path, "-wal"), with(&aside, "-wal")))?;
     or_absent(std::fs::remove_file(with(path, "-shm")))?;
+    or_absent(std::fs::rename(sums_path(path), sums_path(&aside)))?;
     std::fs::rename(path, &aside).map_err(io)?;
     Ok(aside)
 }

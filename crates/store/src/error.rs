@@ -198,14 +198,15 @@ pub enum OpenError {
         source: std::io::Error,
     },
 
-    /// A log (`-wal`) was whole once and is not any more: SQLite would drop what is behind the
-    /// fault, which was acknowledged.
-    #[error("{} is damaged at {place}: what was committed behind it would be lost", path.display())]
-    LogDamaged {
-        /// The log.
+    /// A file, or its log (`-wal`), is not what was written to it.
+    #[error("{} is damaged at {place}: {what}", path.display())]
+    Damaged {
+        /// The file or the log.
         path: PathBuf,
         /// Where in it.
         place: String,
+        /// What is wrong there.
+        what: String,
     },
 
     /// Another process serves the file, under this name or another.

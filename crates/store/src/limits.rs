@@ -18,10 +18,10 @@ pub const RIDE_WAIT: Duration = Duration::from_millis(50);
 pub const MUCH_WAITS: Duration = Duration::from_millis(1);
 
 /// Pages of the log after which it is copied into the file, to be written over from its start.
-pub const LOG_PAGES: i64 = 1000;
+pub const LOG_PAGES: u32 = 1000;
 
-/// Pages after which that is part of the commit: nobody had time for it before.
-pub const LOG_PAGES_MAX: i64 = LOG_PAGES + LOG_PAGES / 2;
+/// Pages after which that is done after every commit: nobody had time for it before.
+pub const LOG_PAGES_MAX: u32 = 8 * LOG_PAGES;
 
 /// Commits between two looks at how long the log is.
 pub const LOG_LOOK_INTERVAL: u64 = 16;
@@ -34,6 +34,13 @@ pub const LOG_ROOM: u64 = 64;
 
 /// Bytes of a log that are read at once before it is opened.
 pub const LOG_READ_BYTES: usize = 64 << 10;
+
+/// Bytes of a file that are compared with their sums while it is opened; larger ones are compared
+/// once it is in use.
+pub const SUMS_COMPARED_AT_ONCE: u64 = 64 << 20;
+
+/// How often a file that others may have open is compared before a fault is none.
+pub const SUMS_LOOKS: usize = 4;
 
 /// Frames that are looked for behind a header that is damaged.
 pub const LOG_HEADER_LOOKS: usize = 64;
@@ -59,6 +66,11 @@ pub const READERS: usize = 2;
 
 /// Reads that may wait for a reader.
 pub const READER_QUEUE_MAX: usize = 1024;
+
+/// Pages that a SQLite writer may keep in memory. A transaction that changes more of them than
+/// there is room for reads each one again, and writes it to the log more than once: a message to a
+/// thousand subscribers is on as many pages. What is never read takes none of it.
+pub const CACHE_KIB: i64 = 16 << 10;
 
 /// Prepared statements kept per SQLite connection.
 pub const STATEMENT_CACHE: usize = 128;
@@ -92,7 +104,7 @@ pub const BEGIN_ROUNDS_MAX: u32 = 2;
 /// Writes that wait for a transaction that they can share; one more waits outside.
 pub const LANE_QUEUE_MAX: usize = 4096;
 
-/// Writes that share one.
+/// Writes that share one, unless what they do says otherwise.
 pub const LANE_BATCH_MAX: usize = 64;
 
 /// The pause before a lost listener connects again.

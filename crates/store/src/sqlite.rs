@@ -6,6 +6,7 @@
 //! must be harmless).
 
 mod caller;
+mod frames;
 mod group;
 mod job;
 mod lane;
@@ -14,6 +15,7 @@ mod log;
 mod open;
 mod queue;
 mod restore;
+mod sums;
 mod walk;
 mod writer;
 
@@ -30,6 +32,7 @@ use lane::Lane;
 pub use lock::Alone;
 use queue::Urgency;
 pub use restore::{Existing, RestoreError, refuse_damaged, restore};
+pub use sums::path_of as sums_path;
 use writer::{How, Writer};
 
 /// Called when nothing of the file is certain any more. On the writer's thread when a COMMIT's
@@ -76,6 +79,9 @@ pub struct SqliteOptions {
     pub ride_wait: Duration,
     /// Reader threads.
     pub readers: usize,
+    /// Bytes of a file whose pages are compared with their sums before it is used; those of a
+    /// larger one are compared while it is.
+    pub compared_at_once: u64,
 }
 
 impl SqliteOptions {
@@ -100,6 +106,7 @@ impl SqliteOptions {
             write_rows_max: limits::WRITE_ROWS_MAX,
             ride_wait: limits::RIDE_WAIT,
             readers: limits::READERS,
+            compared_at_once: limits::SUMS_COMPARED_AT_ONCE,
         }
     }
 
@@ -127,7 +134,7 @@ pub struct Sqlite {
     readers: Lane,
     maintenance: Lane,
     /// Nobody replaces the file while it is open.
-    lock: Mutex<Option<std::fs::File>>,
+    lock: Mutex<Option<Arc<lock::Sharing>>>,
     /// Nobody else serves it; held by each thread, too, for as long as it has a connection.
     serving: Mutex<Option<Arc<lock::Serving>>>,
 }
@@ -143,6 +150,7 @@ pub fn look(
 ) -> Result<(LastStop, Vec<&'static str>), OpenError> {
     let last_stop = open::last_stop(path);
     walk::refuse_damaged(path)?;
+    sums::refuse_damaged(path)?;
     Ok((last_stop, open::look(path, application_id, migrations)?))
 }
 
@@ -161,23 +169,32 @@ impl Sqlite {
     pub fn open(options: &SqliteOptions) -> Result<Self, OpenError> {
         let options = &open::where_it_is(options);
         let path = &options.path;
+        let entry = lock::enter(path)?;
         // The log of somebody who has it open is no trace of a stop.
-        let is_ours = lock::nobody_has(path);
-        let lock = lock::share(path)?;
+        let is_ours = entry.is_first();
         let serving = match options.purpose {
             Purpose::Serve => Some(lock::serve(path)?),
             Purpose::Visit => None,
         };
         let last_stop = open::last_stop(path);
-        if is_ours {
-            // SQLite would make a damaged log shorter than it is, and say nothing.
-            walk::refuse_damaged(path)?;
-        }
-        let connection = open::writer(options)?;
+        let found = match is_ours {
+            true => {
+                // SQLite would make a damaged log shorter than it is, and say nothing.
+                walk::refuse_damaged(path)?;
+                sums::begin(path, options.compared_at_once)?
+            }
+            false => sums::Found::Whole,
+        };
+        let lock = Arc::new(entry.share()?);
+        let sums = sums::of_open(path)?;
+        let mut connection = open::writer(options)?;
         let failed = |source| OpenError::Sqlite { path: path.clone(), source };
         let reader = |_| open::reader(options).map_err(failed);
         let readers = (0..options.readers).map(reader).collect::<Result<Vec<_>, _>>()?;
         let maintenance = open::maintenance(options).map_err(failed)?;
+        let guard = open::maintenance(options).map_err(failed)?;
+        let keeper = log::Keeper::of(&mut connection, guard, options, sums, Arc::clone(&lock));
+        let keeper = keeper.map_err(failed)?;
         let threads = |source| OpenError::Io { path: path.clone(), source };
         let lane = |name, connections, style| {
             Lane::start(name, connections, style, serving.as_ref()).map_err(threads)
@@ -185,16 +202,43 @@ impl Sqlite {
         let store = Self {
             path: path.clone(),
             last_stop,
-            writer: Writer::start(connection, options, serving.clone()).map_err(threads)?,
+            writer: Writer::start(connection, keeper, options, serving.clone()).map_err(threads)?,
             readers: lane("sqlite-read", readers, lane::Style::Snapshot)?,
             maintenance: lane("sqlite-upkeep", vec![maintenance], lane::Style::Bare)?,
             lock: Mutex::new(Some(lock)),
             serving: Mutex::new(serving.clone()),
         };
-        if is_ours && last_stop == LastStop::Unclean {
+        let is_doubted = last_stop == LastStop::Unclean || found == sums::Found::Remade;
+        if is_ours && is_doubted {
             store.check_in_background(Arc::clone(&options.on_uncertain));
         }
+        match (found, serving) {
+            (sums::Found::Large, Some(serving)) => {
+                store.compare_in_background(serving, Arc::clone(&options.on_uncertain));
+            }
+            (sums::Found::Remade, _) => {
+                let name = sums::path_of(path).display().to_string();
+                tracing::warn!(name, "it was damaged and is made anew");
+            }
+            (_, _) => {}
+        }
         Ok(store)
+    }
+
+    /// Compares all pages of a large file with their sums while others work.
+    fn compare_in_background(&self, serving: Arc<lock::Serving>, on_damage: OnUncertain) {
+        let path = self.path.clone();
+        let compare = move |connection: &Connection| {
+            let name = path.display().to_string();
+            match sums::compare_while_open(&path, &serving.0, connection) {
+                Ok(None) => tracing::info!(name, "every page is as it was written"),
+                Ok(Some(fault)) => on_damage(&StoreError::Damaged { path, what: fault }),
+                Err(error) => tracing::error!(name, %error, "its pages were not compared"),
+            }
+        };
+        if let Err(error) = self.maintenance.hand_in(compare) {
+            tracing::error!(error = error.chain(), "a file is not compared");
+        }
     }
 
     /// Looks at the structure of the whole file (traps.md 48) while others work.
@@ -245,7 +289,7 @@ impl Sqlite {
                 .map_err(threads)?,
             maintenance: Lane::start("sqlite-upkeep", maintenance, lane::Style::Bare, None)
                 .map_err(threads)?,
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::new(Some(Arc::new(lock))),
             serving: Mutex::new(None),
         })
     }

@@ -22,4 +22,5 @@ pub mod powerloss;
 pub mod proxy;
 pub mod servers;
 pub mod sql;
+pub mod sqlite;
 pub mod tables;

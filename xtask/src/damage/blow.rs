@@ -35,11 +35,11 @@ pub(crate) struct Blow {
 }
 
 impl Blow {
-    /// What an error message or a report must name: a log belongs to its database.
+    /// What an error message or a report must name: a log and sums belong to their database.
     pub(crate) fn file_name(&self) -> String {
         let name = self.file.file_name().unwrap_or_default().to_string_lossy();
         let database = name.trim_end_matches("-wal").trim_end_matches("-shm");
-        database.trim_end_matches(".lock").to_owned()
+        database.trim_end_matches(".lock").trim_end_matches(".sums").to_owned()
     }
 
     /// Does it to the files below this folder.

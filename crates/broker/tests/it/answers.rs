@@ -125,7 +125,7 @@ pub(crate) async fn set_rate_limit(served: &Served, limit: i64) {
     match &served.fixture.store {
         Store::Sqlite(_) => {
             let path = served.fixture.folder().join("broker.db");
-            let connection = rusqlite::Connection::open(path).unwrap();
+            let connection = semel_testkit::sqlite::open(path).unwrap();
             connection.execute("UPDATE mesh SET rate_limit = ?1", [limit]).unwrap();
         }
         Store::Postgres(_) => {

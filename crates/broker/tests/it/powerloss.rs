@@ -93,7 +93,7 @@ async fn found(folder: &Path) -> BTreeSet<String> {
     }
     let Store::Sqlite(store) = store else { panic!("it is SQLite") };
     Arc::into_inner(store).unwrap().close().await;
-    let file = rusqlite::Connection::open(folder.join("broker.db")).unwrap();
+    let file = semel_testkit::sqlite::open(folder.join("broker.db")).unwrap();
     let complaints: String = file.query_row("PRAGMA quick_check", [], |row| row.get(0)).unwrap();
     assert_eq!(complaints, "ok");
     let mut whole = file.prepare(WHOLE).unwrap();

@@ -88,7 +88,7 @@ impl Target {
 
     /// Why it cannot be used, and what to do about it.
     fn unfit(&self, error: OpenError) -> Failure {
-        let is_damaged = matches!(error, OpenError::LogDamaged { .. });
+        let is_damaged = matches!(error, OpenError::Damaged { .. });
         let mut failure = refused(error);
         if is_damaged {
             let store = &self.store;

@@ -119,7 +119,7 @@ fn to_do(error: &OpenError, expected: &Expected) -> String {
         }
         OpenError::Sqlite { .. }
         | OpenError::Io { .. }
-        | OpenError::LogDamaged { .. }
+        | OpenError::Damaged { .. }
         | OpenError::Served { .. }
         | OpenError::Replacing { .. }
         | OpenError::Unfit { .. }

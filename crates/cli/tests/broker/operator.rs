@@ -149,7 +149,9 @@ async fn epoch(folder: &Path) -> String {
     let (path, now) = (folder.join("broker.db"), SystemClock::new().wall());
     let store = SqliteStore::open(&path, "unused".to_owned(), now, on_uncertain).await.unwrap();
     let store = semel_broker::store::Store::Sqlite(Arc::new(store));
-    store.store_epoch().await.unwrap()
+    let epoch = store.store_epoch().await.unwrap();
+    store.close().await;
+    epoch
 }
 
 #[tokio::test(flavor = "multi_thread")]

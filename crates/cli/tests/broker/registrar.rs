@@ -214,7 +214,7 @@ fn an_unfit_file_is_refused() {
             "replay_surface_not_fit",
         ),
     ] {
-        rusqlite::Connection::open(&path).unwrap().execute_batch(broken).unwrap();
+        semel_testkit::sqlite::open(&path).unwrap().execute_batch(broken).unwrap();
         let refused = semel(&serve);
         let text = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(78), "{broken}: {text}");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::process::{Host, Mesh, PATIENCE, arrived};
 
-const DISK_BYTES: usize = 12_000_000;
+const DISK_BYTES: usize = 14_000_000;
 
 /// Sends under this key, and says what was answered.
 async fn send(client: &Client, to: &str, key: &str, message: &str) -> (u16, Option<String>) {
@@ -60,7 +60,7 @@ async fn a_full_disk_refuses_sends_loses_nothing_and_goes_on_once_there_is_room(
     let (to_alice, to_bob) = (to_alice.as_str().unwrap(), to_bob.as_str().unwrap());
     let (from_alice, from_bob) = (alice.client(), bob.client());
     let ballast = disk.join("ballast");
-    std::fs::write(&ballast, vec![1; 2_000_000]).unwrap();
+    std::fs::write(&ballast, vec![1; 4_000_000]).unwrap();
 
     // With the broker away, up to what is reserved.
     mesh.broker.take().unwrap().kill();

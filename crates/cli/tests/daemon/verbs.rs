@@ -183,7 +183,7 @@ fn an_inbox_that_opens_and_cannot_be_written_names_the_way_out() {
     let to = two.ready["pubkey"].as_str().unwrap().to_owned();
     two.terminate();
     let path = bob.folder().join("inbox.db");
-    let file = rusqlite::Connection::open(&path).unwrap();
+    let file = semel_testkit::sqlite::open(&path).unwrap();
     let sql = "SELECT rootpage FROM sqlite_schema WHERE name = 'inbox_key'";
     let page: u32 = file.query_row(sql, [], |row| row.get(0)).unwrap();
     let page = page as usize;

@@ -18,7 +18,7 @@ fn job(home: &Home, arguments: &[&str]) -> Output {
 
 /// Overwrites the head of a table's first page: the file can be opened, that table not be read.
 pub(crate) fn damage(file: &Path, table: &str) {
-    let connection = rusqlite::Connection::open(file).unwrap();
+    let connection = semel_testkit::sqlite::open(file).unwrap();
     let sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
     let page: u32 = connection.query_row(sql, [table], |row| row.get(0)).unwrap();
     let bytes: u32 = connection.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();

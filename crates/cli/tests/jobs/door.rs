@@ -139,7 +139,7 @@ async fn what_cannot_be_done_is_refused_at_the_door() {
 
 /// Makes so many more of the only job that there is, each with an id of its own.
 fn multiply(file: &Path, count: usize) {
-    let mut file = rusqlite::Connection::open(file).unwrap();
+    let mut file = semel_testkit::sqlite::open(file).unwrap();
     let all = file.transaction().unwrap();
     all.execute_batch("CREATE TEMP TABLE one AS SELECT * FROM job").unwrap();
     for number in 1..=count {
@@ -175,7 +175,7 @@ async fn more_failed_jobs_than_one_call_repeats_are_each_repeated_once() {
     }
     assert_eq!(repeats.len(), RETRIES_MAX + rest);
     engine.kill();
-    let file = rusqlite::Connection::open(&file).unwrap();
+    let file = semel_testkit::sqlite::open(&file).unwrap();
     let sql = "SELECT count(*), count(DISTINCT retry_of), count(DISTINCT root_id)
                  FROM job WHERE retry_of IS NOT NULL";
     let found = file.query_row(sql, [], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]));

@@ -110,7 +110,7 @@ async fn what_was_repeated_before_the_store_failed_is_told() {
         assert_eq!(job["status"], "failed", "{job:#}");
         class = job["failure_class"].clone();
     }
-    let store = rusqlite::Connection::open(home.path().join("jobs/jobs.db")).unwrap();
+    let store = semel_testkit::sqlite::open(home.path().join("jobs/jobs.db")).unwrap();
     let refuse = |name: &str| {
         format!(
             "DROP TRIGGER IF EXISTS refused; CREATE TRIGGER refused BEFORE INSERT ON job
@@ -140,7 +140,7 @@ async fn what_was_repeated_before_the_store_failed_is_told() {
 async fn a_breaker_that_was_closed_is_not_told_as_open() {
     let home = Home::new();
     let engine = home.serve();
-    let store = rusqlite::Connection::open(home.path().join("jobs/jobs.db")).unwrap();
+    let store = semel_testkit::sqlite::open(home.path().join("jobs/jobs.db")).unwrap();
     let row = |action: &str, state: &str| {
         store.execute_batch("PRAGMA ignore_check_constraints = ON").unwrap();
         let insert = "INSERT INTO breaker (action, state, run_window, until, open_for_ms, probe,

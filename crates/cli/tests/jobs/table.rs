@@ -53,7 +53,7 @@ fn risky(world: &World, id: &str) -> Value {
 
 /// An hour is the least that a person has.
 fn nobody_answers_in_time(home: &Home) {
-    let file = rusqlite::Connection::open(home.path().join("jobs/jobs.db")).unwrap();
+    let file = semel_testkit::sqlite::open(home.path().join("jobs/jobs.db")).unwrap();
     let over = "UPDATE job SET expires_at = 1 WHERE status = 'awaiting_approval'";
     assert_eq!(file.execute(over, []).unwrap(), 1);
 }

@@ -40,7 +40,8 @@ fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let (kind, name) = (entry.file_type().unwrap(), entry.file_name().into_string().unwrap());
-        let is_beside = [".db-wal", ".db-shm", ".db.lock"].iter().any(|end| name.ends_with(end));
+        let is_beside =
+            [".db-wal", ".db-shm", ".db.lock", ".db.sums"].iter().any(|end| name.ends_with(end));
         if kind.is_dir() {
             copy(&entry.path(), &to.join(name));
         } else if kind.is_file() && !is_beside {
@@ -175,7 +176,7 @@ fn who_reads_a_database_meanwhile_does_not_turn_a_clean_stop_into_another() {
     send(home);
     let files = ["broker/broker.db", "daemon/local/outbox.db", "daemon/local/inbox.db"];
     let readers = files.map(|file| {
-        let reader = rusqlite::Connection::open(home.join(file)).unwrap();
+        let reader = semel_testkit::sqlite::open(home.join(file)).unwrap();
         reader.execute_batch("BEGIN").unwrap();
         let count = "SELECT count(*) FROM sqlite_schema";
         reader.query_row(count, [], |row| row.get::<_, i64>(0)).unwrap();

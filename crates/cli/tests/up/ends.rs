@@ -132,7 +132,7 @@ fn everything_ends_with_its_broker() {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut up = Up::ready(child);
     // As if the store had been restored under the broker, which ends by itself then.
-    let store = rusqlite::Connection::open(home.join("broker/broker.db")).unwrap();
+    let store = semel_testkit::sqlite::open(home.join("broker/broker.db")).unwrap();
     store.execute("UPDATE store SET store_epoch = 'another'", []).unwrap();
     drop(store);
     let mut said = String::new();

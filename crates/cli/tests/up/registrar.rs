@@ -173,7 +173,7 @@ fn the_gate_of_an_engine_alone_is_its_own() {
     let engine = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
     let mut engine = Up::ready(engine.spawn().unwrap());
     let held = || {
-        let store = rusqlite::Connection::open(home.join("jobs/jobs.db")).unwrap();
+        let store = semel_testkit::sqlite::open(home.join("jobs/jobs.db")).unwrap();
         let gate = "SELECT count(*) FROM gate WHERE domain = 'jobs' AND action = 'hold'";
         store.query_row(gate, [], |row| row.get::<_, i64>(0)).unwrap()
     };

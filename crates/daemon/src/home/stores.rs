@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use semel_store::sqlite::sums_path;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -137,6 +138,9 @@ impl MadeStores {
     /// known.
     pub fn forget(&self, store: &Path) -> Result<bool, StoresError> {
         let _alone = self.lock()?;
+        if fs::metadata(store).map_or(0, |file| file.len()) == 0 {
+            self.forget_sums(store)?;
+        }
         let Some(mut list) = self.read()? else { return Ok(false) };
         let (name, before) = (self.name_of(store), list.stores.len());
         list.stores.retain(|known| *known != name);
@@ -146,6 +150,16 @@ impl MadeStores {
         list.epoch = list.epoch.saturating_add(1);
         self.write(&list)?;
         Ok(true)
+    }
+
+    /// A new one is not to be compared with what it was.
+    fn forget_sums(&self, store: &Path) -> Result<(), StoresError> {
+        match fs::remove_file(sums_path(store)) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(StoresError::Io { path: sums_path(store), source })
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     fn name_of(&self, store: &Path) -> String {

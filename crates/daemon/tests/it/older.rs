@@ -23,7 +23,7 @@ async fn exchange(one: &Engine, two: &Engine, from: usize, to: usize) -> Vec<Mes
 }
 
 fn put_back(copy: &Path, file: &Path) {
-    for suffix in ["-wal", "-shm"] {
+    for suffix in ["-wal", "-shm", ".sums"] {
         let _ = std::fs::remove_file(format!("{}{suffix}", file.display()));
     }
     std::fs::copy(copy, file).unwrap();

@@ -25,7 +25,7 @@ async fn an_outbox_that_was_left_open_is_still_one_after_a_look() {
     let finding = examine(&home, Database::Outbox, UnixMs(1)).await;
     assert_eq!(finding.health, Health::Sound, "{finding:?}");
     assert!(!path.with_file_name("outbox.db-wal").exists(), "a look closes it in order");
-    let file = rusqlite::Connection::open(&path).unwrap();
+    let file = semel_testkit::sqlite::open(&path).unwrap();
     let kept: i64 = file.query_row("SELECT life FROM link", [], |row| row.get(0)).unwrap();
     assert_eq!(kept, life + 1, "the next daemon knows that marks may be missing");
 }

@@ -169,14 +169,14 @@ impl Mesh {
     /// Changes something in the broker's file while the broker is away.
     pub(crate) fn plant(&self, sql: &str) -> usize {
         assert!(self.running.is_none());
-        let file = rusqlite::Connection::open(self.folder.path().join("broker.db")).unwrap();
+        let file = semel_testkit::sqlite::open(self.folder.path().join("broker.db")).unwrap();
         file.execute(sql, []).unwrap()
     }
 
     /// A copy of the broker's store as it is now.
     pub(crate) fn backup(&self) -> tempfile::TempDir {
         let copy = tempfile::tempdir().unwrap();
-        let file = rusqlite::Connection::open(self.folder.path().join("broker.db")).unwrap();
+        let file = semel_testkit::sqlite::open(self.folder.path().join("broker.db")).unwrap();
         let target = copy.path().join("broker.db");
         file.execute("VACUUM INTO ?1", [target.to_str().unwrap()]).unwrap();
         copy
@@ -185,7 +185,7 @@ impl Mesh {
     /// Puts a copy in the place of the broker's store, in another life, while the broker is away.
     pub(crate) fn restore(&self, copy: &tempfile::TempDir) {
         assert!(self.running.is_none());
-        for suffix in ["", "-wal", "-shm"] {
+        for suffix in ["", "-wal", "-shm", ".sums"] {
             let _ = std::fs::remove_file(self.folder.path().join(format!("broker.db{suffix}")));
         }
         let path = self.folder.path().join("broker.db");
@@ -263,7 +263,7 @@ impl Host {
 
     /// Opens one of the databases beside the daemon, to plant something.
     pub(crate) fn plant(&self, file: &str, sql: &str) -> usize {
-        let connection = rusqlite::Connection::open(self.file(file)).unwrap();
+        let connection = semel_testkit::sqlite::open(self.file(file)).unwrap();
         connection.execute(sql, []).unwrap()
     }
 

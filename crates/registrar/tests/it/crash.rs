@@ -86,7 +86,7 @@ fn nothing_or_everything_at_every_point() {
 async fn judge(left: &Left, clock: &SimClock, seen: &mut [u32; 2]) {
     let point = left.point;
     let count = |table: &str| -> i64 {
-        let file = Connection::open(left.folder.join("r.db")).unwrap();
+        let file = semel_testkit::sqlite::open(left.folder.join("r.db")).unwrap();
         file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
     };
     let registrar = start(sqlite_store(&left.folder), clock).await.unwrap();

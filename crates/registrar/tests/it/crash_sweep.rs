@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::Connection;
 use semel_registrar::decide::{Gate, Outcome};
 use semel_registrar::envelope::Envelope;
 use semel_registrar::grant::Grant;
@@ -104,7 +103,10 @@ fn a_batch_or_nothing_on_sqlite() {
             _ => format!("zeroblob({count})"),
         };
         let sql = planted(numbers, bytes).replace("registrar.", "");
-        Connection::open(child.folder.join("r.db")).unwrap().execute_batch(&sql).unwrap();
+        semel_testkit::sqlite::open(child.folder.join("r.db"))
+            .unwrap()
+            .execute_batch(&sql)
+            .unwrap();
         let mut options = sqlite_options(&child.folder);
         options.instrument = Some(writer_only);
         sweep(Store::Sqlite(SqliteStore::new(Arc::new(Sqlite::open(&options).unwrap())))).await;
@@ -114,7 +116,7 @@ fn a_batch_or_nothing_on_sqlite() {
         |child| block_on(work(child)),
         |left| {
             let count = async |table: &str| {
-                let file = Connection::open(left.folder.join("r.db")).unwrap();
+                let file = semel_testkit::sqlite::open(left.folder.join("r.db")).unwrap();
                 let sql = format!("SELECT count(*) FROM {table}");
                 file.query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap()
             };

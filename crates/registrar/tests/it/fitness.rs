@@ -182,7 +182,7 @@ async fn rows_refuse_to_change() {
     let folder = tempfile::tempdir().unwrap();
     drop((postgres_store(&address).await, sqlite_store(folder.path())));
     let client = connect(&address).await;
-    let file = rusqlite::Connection::open(folder.path().join("r.db")).unwrap();
+    let file = semel_testkit::sqlite::open(folder.path().join("r.db")).unwrap();
     client
         .batch_execute("INSERT INTO registrar.gate (domain, action, at) VALUES ('d','open',1)")
         .await

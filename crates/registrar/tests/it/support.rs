@@ -42,7 +42,7 @@ impl Database {
     pub(crate) async fn plant(&self, sql: &str) {
         match self {
             Self::Sqlite(folder) => {
-                let file = rusqlite::Connection::open(folder.path().join("r.db")).unwrap();
+                let file = semel_testkit::sqlite::open(folder.path().join("r.db")).unwrap();
                 file.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
                 file.execute_batch(&sql.replace("registrar.", "")).unwrap();
             }
@@ -54,7 +54,7 @@ impl Database {
     pub(crate) async fn refusal(&self, sql: &str) -> String {
         match self {
             Self::Sqlite(folder) => {
-                let file = rusqlite::Connection::open(folder.path().join("r.db")).unwrap();
+                let file = semel_testkit::sqlite::open(folder.path().join("r.db")).unwrap();
                 file.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
                 file.execute_batch(&sql.replace("registrar.", "")).expect_err(sql).to_string()
             }
@@ -70,7 +70,7 @@ impl Database {
     pub(crate) async fn count(&self, sql: &str) -> i64 {
         match self {
             Self::Sqlite(folder) => {
-                let file = rusqlite::Connection::open(folder.path().join("r.db")).unwrap();
+                let file = semel_testkit::sqlite::open(folder.path().join("r.db")).unwrap();
                 file.query_row(&sql.replace("registrar.", ""), [], |row| row.get(0)).unwrap()
             }
             Self::Postgres(address) => {

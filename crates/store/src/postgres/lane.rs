@@ -23,6 +23,9 @@ struct Waits<Answer> {
 
 /// What the transactions of a lane do.
 pub trait Work<Item, Answer>: Clone + Send + Sync + 'static {
+    /// Items that share a transaction at the most.
+    const ITEMS_MAX: usize = LANE_BATCH_MAX;
+
     /// Whether an item may share a transaction with those before it.
     fn fits(batch: &[Item], item: &Item) -> bool;
 
@@ -118,7 +121,7 @@ impl<Item: Send, Answer: Send> Running<'_, Item, Answer> {
         let mut queue = self.lane.lock();
         let (mut batch, mut answers) = (Vec::new(), Vec::new());
         while let Some((item, answer)) = queue.waiting.pop_front() {
-            if batch.len() >= LANE_BATCH_MAX || !W::fits(&batch, &item) {
+            if batch.len() >= W::ITEMS_MAX || !W::fits(&batch, &item) {
                 queue.waiting.push_front((item, answer));
                 break;
             }

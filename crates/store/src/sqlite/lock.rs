@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::open::{fsync_folder, wal_path};
+use super::sums;
 use crate::OpenError;
 
 /// What the lock's file holds while a database is being replaced.
 const REPLACING: &[u8] = b"a restore is under way\n";
 
-/// Whoever opens a database has the lock alone for a moment, to see whether others have it: that
-/// is waited for.
-const LOCK_LOOKS: u32 = 21;
+/// Whoever opens a database first has the lock alone while it is looked at, and whoever closes it
+/// last does while its log is removed: that is waited for.
+const LOCK_LOOKS: u32 = 1000;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// How often it is looked whether somebody still serves a database.
@@ -37,7 +38,7 @@ pub struct Alone {
 
 /// A database that nobody else serves. Every thread that has a connection to it holds this until
 /// the connection is closed: closing this before would take SQLite's locks away.
-pub(super) struct Serving(File);
+pub(super) struct Serving(pub(super) File);
 
 impl Drop for Serving {
     /// Closing is not enough: a child that is being started has a copy of the open file until it
@@ -80,35 +81,91 @@ fn is_still(file: &File, path: &Path) -> std::io::Result<bool> {
     Ok((held.dev(), held.ino()) == (named.dev(), named.ino()))
 }
 
-/// Held for as long as a database is open.
-#[expect(clippy::disallowed_methods, reason = "nobody tells when another process unlocks")]
-pub(super) fn share(path: &Path) -> Result<File, OpenError> {
-    let lock = open(path)?;
-    let replacing = || OpenError::Replacing { path: path.to_owned() };
-    let mut looks = 0;
-    loop {
-        let locked = match lock.try_lock_shared() {
-            Ok(()) => true,
-            Err(TryLockError::WouldBlock) => false,
-            Err(TryLockError::Error(source)) => {
-                return Err(OpenError::Io { path: beside(path), source });
-            }
-        };
-        // Whoever wrote that is at work, or stopped half-way: the database may be missing, or
-        // without its log.
-        let marked = lock.metadata().is_ok_and(|lock| lock.len() > 0);
-        looks += 1;
-        match (marked, locked) {
-            (false, true) => return Ok(lock),
-            (false, false) if looks < LOCK_LOOKS => std::thread::sleep(LOCK_PAUSE),
-            (_, _) => return Err(replacing()),
-        }
+/// A database that is being opened here.
+pub(super) struct Entry {
+    lock: File,
+    path: PathBuf,
+    is_first: bool,
+}
+
+/// A database that is open here: nobody replaces it meanwhile.
+pub(super) struct Sharing(File);
+
+impl Drop for Sharing {
+    /// As of [`Serving`].
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
     }
 }
 
-/// Whether nobody has the database open now; of one that cannot be locked nobody knows.
-pub(super) fn nobody_has(path: &Path) -> bool {
-    open(path).is_ok_and(|lock| lock.try_lock().is_ok())
+impl Sharing {
+    /// Whether nobody else has it open. If so, nobody gets in any more until this is dropped;
+    /// otherwise this may hold nothing any more.
+    pub(super) fn is_last(&self) -> bool {
+        self.0.try_lock().is_ok()
+    }
+}
+
+/// Waits for whoever has the database for itself: to look at it before it is used, to remove its
+/// log, or to replace it.
+#[expect(clippy::disallowed_methods, reason = "nobody tells when another process unlocks")]
+pub(super) fn enter(path: &Path) -> Result<Entry, OpenError> {
+    let lock = open(path)?;
+    let io = |source| OpenError::Io { path: beside(path), source };
+    for _ in 0..LOCK_LOOKS {
+        // Whoever wrote that is at work, or stopped half-way: the database may be missing, or
+        // without its log.
+        let is_marked = || lock.metadata().is_ok_and(|lock| lock.len() > 0);
+        if is_marked() {
+            break;
+        }
+        let is_first = match lock.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        };
+        let is_in = is_first || is_shared(&lock).map_err(io)?;
+        match (is_in, is_marked()) {
+            (true, false) => return Ok(Entry { lock, path: path.to_owned(), is_first }),
+            (_, true) => break,
+            (false, false) => std::thread::sleep(LOCK_PAUSE),
+        }
+    }
+    Err(OpenError::Replacing { path: path.to_owned() })
+}
+
+fn is_shared(lock: &File) -> std::io::Result<bool> {
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(source)) => Err(source),
+    }
+}
+
+impl Entry {
+    /// Whether nobody else has the database open, or can open it before [`Entry::share`].
+    pub(super) fn is_first(&self) -> bool {
+        self.is_first
+    }
+
+    /// Lets others in. Somebody may come first for a moment, because a lock is given back before
+    /// another is given.
+    #[expect(clippy::disallowed_methods, reason = "nobody tells when another process unlocks")]
+    pub(super) fn share(self) -> Result<Sharing, OpenError> {
+        let Self { lock, path, is_first: _ } = self;
+        for _ in 0..LOCK_LOOKS {
+            if is_shared(&lock).map_err(|source| OpenError::Io { path: beside(&path), source })? {
+                return Ok(Sharing(lock));
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        Err(OpenError::Replacing { path })
+    }
+}
+
+/// For whoever has nothing to do as the first.
+pub(super) fn share(path: &Path) -> Result<Sharing, OpenError> {
+    enter(path)?.share()
 }
 
 impl Alone {
@@ -156,6 +213,8 @@ impl Alone {
         gone(std::fs::rename(&path, &old)).map_err(io)?;
         gone(std::fs::rename(wal_path(&path), wal_path(&old))).map_err(io)?;
         gone(std::fs::remove_file(with(&path, "-shm"))).map_err(io)?;
+        // Nor may the new one be compared with what the old one was.
+        gone(std::fs::rename(sums::path_of(&path), sums::path_of(&old))).map_err(io)?;
         fsync_folder(&path)?;
         std::fs::rename(new, &path).map_err(io)?;
         fsync_folder(&path)?;
@@ -218,8 +277,7 @@ mod tests {
             let mut refused = 0;
             for _ in 0..500 {
                 together.wait();
-                let _ = nobody_has(&path);
-                let shared = share(&path);
+                let shared = enter(&path).and_then(Entry::share);
                 together.wait();
                 refused += usize::from(shared.is_err());
             }

@@ -8,7 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
-use super::{LastStop, SqliteOptions, log};
+use super::{LastStop, SqliteOptions};
 use crate::migration::{self, Applied, Migration, MigrationSet};
 use crate::{OpenError, StoreError, limits};
 
@@ -70,6 +70,7 @@ pub(super) fn writer(options: &SqliteOptions) -> Result<Connection, OpenError> {
     let failed = |source| OpenError::Sqlite { path: path.clone(), source };
     let mut connection = connect(options).map_err(failed)?;
     own(&connection, options)?;
+    connection.pragma_update(None, "cache_size", -limits::CACHE_KIB).map_err(failed)?;
     migrate(&mut connection, options)?;
     fsync_folder(path)?;
     Ok(connection)
@@ -82,7 +83,7 @@ pub(super) fn reader(options: &SqliteOptions) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// A connection for heavy work.
+/// A connection for heavy work, or to hold writers back.
 pub(super) fn maintenance(options: &SqliteOptions) -> rusqlite::Result<Connection> {
     connect(options)
 }
@@ -100,7 +101,9 @@ fn connect(options: &SqliteOptions) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    connection.pragma_update(None, "wal_autocheckpoint", log::pages_max(&options.path))?;
+    // The log is copied by its keeper alone, who knows what was copied.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     if let Some(instrument) = options.instrument {
         instrument(&mut connection)?;
     }

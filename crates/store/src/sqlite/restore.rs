@@ -114,7 +114,7 @@ fn check_header(from: &Path, application_id: i32) -> Result<(), RestoreError> {
 
 /// The copy, if it is still there, and what was made beside it.
 fn remove(copy: &Path) {
-    for ending in ["", "-wal", "-shm", ".lock"] {
+    for ending in ["", "-wal", "-shm", ".lock", ".sums"] {
         let _ = std::fs::remove_file(with(copy, ending));
     }
 }

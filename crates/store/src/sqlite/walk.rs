@@ -16,9 +16,6 @@
 //!
 //! The header is synced before there is a frame, and lies in one sector. A bad one with frames
 //! behind it is damage.
-//!
-//! The format: 32 bytes of header, then for every page 24 bytes and the page; numbers are
-//! big-endian.
 
 #[cfg(test)]
 mod tests;
@@ -27,14 +24,9 @@ use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use super::frames::{Format, Frame, Frames, HEADER_BYTES, Order, PAGE_BYTES, Sum, fill, sum_at};
 use super::open::wal_path;
 use crate::{OpenError, limits};
-
-const HEADER_BYTES: usize = 32;
-const FRAME_HEADER_BYTES: usize = 24;
-const MAGIC: u32 = 0x377f_0682;
-const VERSION: u32 = 3_007_000;
-const PAGE_BYTES: [usize; 8] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536];
 
 /// Where a log is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +57,8 @@ pub(super) fn refuse_damaged(path: &Path) -> Result<(), OpenError> {
         Damage::Header => "its header".to_owned(),
         Damage::Frame(number) => format!("frame {number}"),
     };
-    Err(OpenError::LogDamaged { path: log, place })
+    let what = "what was committed behind it would be lost".to_owned();
+    Err(OpenError::Damaged { path: log, place, what })
 }
 
 /// What is wrong with a log, if anything is.
@@ -133,131 +126,4 @@ fn has_frames(log: &mut (impl Read + Seek), header: &[u8; HEADER_BYTES]) -> io::
         }
     }
     Ok(false)
-}
-
-/// What a good header says.
-struct Format {
-    order: Order,
-    page_bytes: usize,
-    salts: [u8; 8],
-    sum: Sum,
-}
-
-impl Format {
-    fn read(header: &[u8; HEADER_BYTES]) -> Option<Self> {
-        let magic = word(header, 0);
-        let order = if magic & 1 == 0 { Order::Little } else { Order::Big };
-        let sum = Sum::default().over(&header[..24], order);
-        let page_bytes = usize::try_from(word(header, 8)).ok()?;
-        let is_good = magic & !1 == MAGIC
-            && word(header, 4) == VERSION
-            && PAGE_BYTES.contains(&page_bytes)
-            && sum_at(header, 24) == sum;
-        is_good.then(|| Self { order, page_bytes, salts: eight(header, 16), sum })
-    }
-}
-
-/// One frame after another, in the room of one.
-struct Frames {
-    bytes: Vec<u8>,
-}
-
-impl Frames {
-    fn new(page_bytes: usize) -> Self {
-        Self { bytes: vec![0; FRAME_HEADER_BYTES + page_bytes] }
-    }
-
-    /// Nothing at the end of the log, or when the rest is too short for a frame.
-    fn next(&mut self, log: &mut impl Read) -> io::Result<Option<Frame<'_>>> {
-        Ok(fill(log, &mut self.bytes)?.then_some(Frame(&self.bytes)))
-    }
-}
-
-struct Frame<'a>(&'a [u8]);
-
-impl Frame<'_> {
-    fn page(&self) -> u32 {
-        word(self.0, 0)
-    }
-
-    /// Pages of the database after the transaction that ends here; zero when none does.
-    fn commit(&self) -> u32 {
-        word(self.0, 4)
-    }
-
-    fn salts(&self) -> [u8; 8] {
-        eight(self.0, 8)
-    }
-
-    fn sum(&self) -> Sum {
-        sum_at(self.0, 16)
-    }
-
-    /// What its checksum is behind one with that checksum.
-    fn sum_after(&self, before: Sum, order: Order) -> Sum {
-        let (header, page) = self.0.split_at(FRAME_HEADER_BYTES);
-        before.over(&header[..8], order).over(page, order)
-    }
-
-    /// Whether its checksum is right if it ended a transaction, and one byte of that was erased.
-    fn may_have_committed(&self, before: Sum, order: Order) -> bool {
-        let page = &self.0[FRAME_HEADER_BYTES..];
-        let bytes = (0..4).flat_map(|place| (1..=u8::MAX).map(move |byte| (place, byte)));
-        bytes.into_iter().any(|(place, byte)| {
-            let mut start = eight(self.0, 0);
-            start[4 + place] = byte;
-            before.over(&start, order).over(page, order) == self.sum()
-        })
-    }
-}
-
-/// How the bytes of a word are taken when they are summed up.
-#[derive(Debug, Clone, Copy)]
-enum Order {
-    Little,
-    Big,
-}
-
-/// The checksum of everything so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Sum(u32, u32);
-
-impl Sum {
-    fn over(self, bytes: &[u8], order: Order) -> Self {
-        let (Self(mut one, mut two), mut words) = (self, bytes.as_chunks::<4>().0.iter());
-        let number = |bytes: &[u8; 4]| match order {
-            Order::Little => u32::from_le_bytes(*bytes),
-            Order::Big => u32::from_be_bytes(*bytes),
-        };
-        while let (Some(first), Some(second)) = (words.next(), words.next()) {
-            one = one.wrapping_add(number(first)).wrapping_add(two);
-            two = two.wrapping_add(number(second)).wrapping_add(one);
-        }
-        Self(one, two)
-    }
-}
-
-fn sum_at(bytes: &[u8], at: usize) -> Sum {
-    Sum(word(bytes, at), word(bytes, at + 4))
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_be_bytes(word)
-}
-
-fn eight(bytes: &[u8], at: usize) -> [u8; 8] {
-    let mut eight = [0; 8];
-    eight.copy_from_slice(&bytes[at..at + 8]);
-    eight
-}
-
-/// Whether there was enough to fill it.
-fn fill(log: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
-    match log.read_exact(into) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(error),
-    }
 }

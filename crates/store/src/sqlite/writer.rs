@@ -16,7 +16,6 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,8 +27,9 @@ use super::caller::{Caller, Callers};
 use super::group::{Group, Lost, Statements};
 use super::job::{Awaited, Job, Place, Riding, Sequence, Tx, cause};
 use super::lock::Serving;
+use super::log::Keeper;
 use super::queue::{Queue, Urgency};
-use super::{OnUncertain, Purpose, SqliteOptions, log};
+use super::{OnUncertain, SqliteOptions};
 use crate::{StoreError, limits};
 
 pub(super) struct Writer {
@@ -55,14 +55,13 @@ impl How<'_> {
 impl Writer {
     pub(super) fn start(
         connection: Connection,
+        keeper: Keeper,
         options: &SqliteOptions,
         serving: Option<Arc<Serving>>,
     ) -> std::io::Result<Self> {
         let queue = Arc::new(Queue::new(options.queue_max, 1));
         let commits = Arc::new(AtomicU64::new(0));
         let thread = Thread {
-            path: options.path.clone(),
-            purpose: options.purpose,
             queue: Arc::clone(&queue),
             commits: Arc::clone(&commits),
             on_uncertain: Arc::clone(&options.on_uncertain),
@@ -71,7 +70,8 @@ impl Writer {
             ride_wait: options.ride_wait,
             rows_max: options.write_rows_max,
         };
-        let running = Running { thread, connection: Some(connection), serving };
+        let running =
+            Running { thread, keeper: Some(keeper), connection: Some(connection), serving };
         std::thread::Builder::new().name("sqlite-write".to_owned()).spawn(move || running.run())?;
         Ok(Self { queue, callers: Callers::default(), commits })
     }
@@ -156,8 +156,6 @@ impl Drop for Writer {
 }
 
 struct Thread {
-    path: PathBuf,
-    purpose: Purpose,
     queue: Arc<Queue<Box<dyn Job>>>,
     commits: Arc<AtomicU64>,
     on_uncertain: OnUncertain,
@@ -171,17 +169,23 @@ struct Thread {
 /// The thread and its connection. However it ends, nobody waits for it any longer.
 struct Running {
     thread: Thread,
+    keeper: Option<Keeper>,
     connection: Option<Connection>,
     serving: Option<Arc<Serving>>,
 }
 
 impl Running {
-    fn run(self) {
-        if let Some(connection) = &self.connection {
-            self.thread.run(connection);
+    fn run(mut self) {
+        if let (Some(connection), Some(keeper)) = (&self.connection, &mut self.keeper) {
+            let is_asked = self.thread.run(connection, keeper);
+            // It was asked to close, or has told already.
+            self.thread.has_told.set(true);
+            if is_asked {
+                keeper.close(connection);
+                drop(self.connection.take());
+                keeper.closed();
+            }
         }
-        // It was asked to close, or has told already.
-        self.thread.has_told.set(true);
     }
 }
 
@@ -190,13 +194,15 @@ impl Drop for Running {
         self.thread.tell(&StoreError::Uncertain { cause: "the writer has panicked".into() });
         self.thread.refuse_the_rest();
         drop(self.connection.take());
+        drop(self.keeper.take());
         drop(self.serving.take());
         self.thread.queue.thread_ended();
     }
 }
 
 impl Thread {
-    fn run(&self, connection: &Connection) {
+    /// Whether it was asked to end.
+    fn run(&self, connection: &Connection, keeper: &mut Keeper) -> bool {
         let mut statements = match Statements::prepare(connection) {
             Ok(statements) => statements,
             Err(error) => return self.stop(cause(&error), Vec::new()),
@@ -219,7 +225,7 @@ impl Thread {
                         let cause = "who was to be told of a commit has panicked";
                         return self.stop(cause.into(), Vec::new());
                     }
-                    log::keep(connection, &self.path, commits);
+                    keeper.after_commit(connection, commits);
                 }
                 Err(Lost::Undone(error, cause)) => {
                     jobs.for_each(|job| job.failed(error(Arc::clone(&cause))));
@@ -228,9 +234,7 @@ impl Thread {
                 Err(Lost::Uncertain(cause)) => return self.stop(cause, jobs.collect()),
             }
         }
-        if self.purpose == Purpose::Serve {
-            log::fold(connection, &self.path);
-        }
+        true
     }
 
     /// Sleeps until there is something for a group.
@@ -281,13 +285,14 @@ impl Thread {
 
     /// Ends the writer after an uncertain outcome: the process is told first, then the callers, and
     /// the log last of all.
-    fn stop(&self, cause: Arc<str>, jobs: Vec<Box<dyn Job>>) {
+    fn stop(&self, cause: Arc<str>, jobs: Vec<Box<dyn Job>>) -> bool {
         self.tell(&StoreError::Uncertain { cause: Arc::clone(&cause) });
         for job in jobs {
             job.failed(StoreError::Uncertain { cause: Arc::clone(&cause) });
         }
         self.refuse_the_rest();
         tracing::error!(%cause, "the outcome of a commit is unknown, writing stops");
+        false
     }
 
     fn tell(&self, uncertain: &StoreError) {

@@ -11,4 +11,5 @@ mod interleavings;
 mod lane;
 mod last_words;
 mod postgres;
+mod sums;
 mod support;

@@ -90,7 +90,7 @@ impl Bench {
 
     /// Changes something in the outbox's file behind its back.
     fn plant(&self, sql: &str) {
-        let file = rusqlite::Connection::open(self.folder.path().join("outbox.db")).unwrap();
+        let file = semel_testkit::sqlite::open(self.folder.path().join("outbox.db")).unwrap();
         file.execute_batch(sql).unwrap();
     }
 

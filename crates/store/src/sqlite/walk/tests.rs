@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 
 use super::*;
+use crate::sqlite::frames::FRAME_HEADER_BYTES;
 
 /// What is written at once, and survives a power cut as a whole or not at all.
 const SECTOR: usize = 512;
