@@ -154,6 +154,8 @@ struct Inner {
     /// Slots that a claim holds for whom it finds.
     claiming: AtomicUsize,
     wake: Notify,
+    /// Claims may have ended without anybody having told us.
+    renew_now: Notify,
     /// A job was cancelled that may have asked for others.
     orphans: Notify,
     running: Mutex<HashMap<JobId, Running>>,
@@ -181,6 +183,7 @@ impl Engine {
             slots: Arc::new(Semaphore::new(options.workers)),
             claiming: AtomicUsize::new(0),
             wake: Notify::new(),
+            renew_now: Notify::new(),
             orphans: Notify::new(),
             running: Mutex::default(),
             steady: Steady::from(Arc::clone(&parts.clock), now),
@@ -245,9 +248,17 @@ impl Engine {
         self.inner.wake.notify_one();
     }
 
-    /// Another engine says that a job has ended: whoever works on it here leaves it.
-    pub fn stop_job(&self, id: JobId) {
-        self.inner.leave(id, Leave::Lost);
+    /// What another engine of the same database says.
+    pub fn hear(&self, signal: Signal) {
+        match signal {
+            Signal::Wake => self.wake(),
+            // Whoever works on it here leaves it.
+            Signal::Stop(id) => self.inner.leave(id, Leave::Lost),
+            Signal::Connected => {
+                self.wake();
+                self.inner.renew_now.notify_one();
+            }
+        }
     }
 
     /// Jobs of which there is news, from now on.
@@ -324,17 +335,20 @@ impl Inner {
         }
     }
 
-    /// Tells the other engines of the store. Should it not reach them, they notice when they renew
-    /// their claims.
+    /// Tells the other engines of the store, again and again until they were told. Once all claims
+    /// have been renewed they know it anyway.
     fn stop_elsewhere(self: &Arc<Self>, id: JobId) {
-        if let Store::Postgres(store) = &self.parts.store {
-            let store = store.clone();
-            tokio::spawn(async move {
-                if let Err(error) = store.notify(Signal::Stop(id)).await {
+        let Store::Postgres(store) = &self.parts.store else { return };
+        let (store, lease) = (store.clone(), self.options.lease);
+        tokio::spawn(async move {
+            let telling = async {
+                while let Err(error) = store.notify(Signal::Stop(id)).await {
                     tracing::warn!(%id, error = error.chain(), "other engines were not told");
+                    tokio::time::sleep(limits::STOP_RETRY).await;
                 }
-            });
-        }
+            };
+            let _ = tokio::time::timeout(lease, telling).await;
+        });
     }
 
     /// The store has something new of this job.

@@ -295,3 +295,5 @@ pub const SETTLE_PAUSE_MAX: Duration = Duration::from_millis(500);
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(5);
 /// The pause after one that could not be sent.
 pub const SIGNAL_RETRY: Duration = Duration::from_secs(1);
+/// The same for one that stops a job: somebody was told that it is over.
+pub const STOP_RETRY: Duration = Duration::from_millis(200);

@@ -362,6 +362,7 @@ impl Faults {
 
     fn stop_store(&mut self, world: &mut World) -> Result<()> {
         let Some(postgres) = &mut world.postgres else { return Ok(()) };
+        let since = now();
         if self.random.below(2) == 0 {
             postgres.stop();
         } else {
@@ -369,7 +370,9 @@ impl Faults {
         }
         pause(self.random.millis(STORE_AWAY_MS.0, STORE_AWAY_MS.1));
         self.counts.store_stops += 1;
-        postgres.start_again()
+        postgres.start_again()?;
+        self.outages.past.push((since, now()));
+        Ok(())
     }
 
     fn stop_limiter(&mut self, world: &mut World) -> Result<()> {

@@ -33,7 +33,7 @@ use crate::repo;
 use crate::servers::{self, Postgres, Redis, pause, wait_until};
 use checker::{Arrived, Verdict};
 use faults::Faults;
-use jobs::{Kinds, Load, Work};
+use jobs::{Deaf, Kinds, Load, Work};
 pub(crate) use jobs::{Outside, Trouble};
 use load::{Caller, Journal, Worker};
 pub(crate) use plant::Plant;
@@ -172,7 +172,10 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
     };
     let seconds = began.elapsed().as_secs();
     let (arrived, unfinished) = quiet(&mut world, &journal, &runtime)?;
-    let judged = work.judge(&runtime, &mut random, &faults.stood_still)?;
+    let whole = plan.storm.map(|_| (began, now()));
+    let cut_off = faults.outages.past.iter().copied().chain(whole).collect();
+    let deaf = Deaf { stood_still: faults.stood_still.clone(), cut_off };
+    let judged = work.judge(&runtime, &mut random, &deaf)?;
     // A row without its answer is a violation already, whatever else there is.
     let keys = world.keys()?;
     let delayed = runtime.block_on(world.delayed(&keys));

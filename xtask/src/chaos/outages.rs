@@ -16,12 +16,32 @@ const LONG_CUT: Duration = Duration::from_secs(25);
 /// One cut in so many is a long one.
 const LONG_CUT_ONE_IN: usize = 4;
 
+/// From when on something lasts, and until when it is meant to.
+#[derive(Clone, Copy)]
+struct Length {
+    since: Instant,
+    until: Instant,
+}
+
+impl Length {
+    fn from_now(length: Duration) -> Self {
+        let since = now();
+        Self { since, until: since + length }
+    }
+
+    fn is_over(self) -> bool {
+        self.until <= now()
+    }
+}
+
 /// What is under way, and what has been.
 #[derive(Default)]
 pub(crate) struct Outages {
-    storm: Option<(Blow, Storm, Instant)>,
-    /// Whose way is closed, and until when.
-    closed: Option<(usize, Instant)>,
+    storm: Option<(Blow, Storm, Length)>,
+    /// Whose way is closed.
+    closed: Option<(usize, Length)>,
+    /// When somebody could not use the store as usual.
+    pub(crate) past: Vec<(Instant, Instant)>,
     pub(crate) terminated: u64,
     pub(crate) cancelled: u64,
     pub(crate) cuts: u64,
@@ -31,10 +51,10 @@ pub(crate) struct Outages {
 impl Outages {
     /// What has lasted long enough is over.
     pub(crate) fn look(&mut self, world: &World) {
-        if self.storm.as_ref().is_some_and(|(_, _, until)| *until <= now()) {
+        if self.storm.as_ref().is_some_and(|(_, _, length)| length.is_over()) {
             self.calm();
         }
-        if self.closed.is_some_and(|(_, until)| until <= now()) {
+        if self.closed.is_some_and(|(_, length)| length.is_over()) {
             self.open(world);
         }
     }
@@ -58,8 +78,8 @@ impl Outages {
     pub(crate) fn storm(&mut self, world: &World, blow: Blow, random: &mut Random) {
         self.calm();
         let Some(postgres) = &world.postgres else { return };
-        let until = now() + random.millis(STORM_MS.0, STORM_MS.1);
-        self.storm = Some((blow, Storm::start(world.runtime(), postgres.url(), blow), until));
+        let length = Length::from_now(random.millis(STORM_MS.0, STORM_MS.1));
+        self.storm = Some((blow, Storm::start(world.runtime(), postgres.url(), blow), length));
     }
 
     /// Somebody does not reach the store any more.
@@ -75,13 +95,15 @@ impl Outages {
         let chosen = random.below(ways.len());
         let is_long = random.below(LONG_CUT_ONE_IN) == 0 && has_long;
         ways[chosen].close(true);
-        self.closed = Some((chosen, now() + if is_long { LONG_CUT } else { SHORT_CUT }));
+        let length = Length::from_now(if is_long { LONG_CUT } else { SHORT_CUT });
+        self.closed = Some((chosen, length));
         self.cuts += 1;
         self.long_cuts += u64::from(is_long);
     }
 
     fn calm(&mut self) {
-        let Some((blow, storm, _)) = self.storm.take() else { return };
+        let Some((blow, storm, length)) = self.storm.take() else { return };
+        self.past.push((length.since, now()));
         match blow {
             Blow::Terminate => self.terminated += storm.hit(),
             Blow::Cancel => self.cancelled += storm.hit(),
@@ -89,9 +111,9 @@ impl Outages {
     }
 
     fn open(&mut self, world: &World) {
-        if let Some((chosen, _)) = self.closed.take()
-            && let Some(way) = ways(world).nth(chosen)
-        {
+        let Some((chosen, length)) = self.closed.take() else { return };
+        self.past.push((length.since, now()));
+        if let Some(way) = ways(world).nth(chosen) {
             way.close(false);
         }
     }

@@ -14,7 +14,7 @@ use tokio_postgres::NoTls;
 pub(crate) enum Blow {
     /// Its session ends.
     Terminate,
-    /// What it has just asked for is not done.
+    /// What it has just asked for is not done, if it has asked for something.
     Cancel,
 }
 
@@ -36,11 +36,12 @@ impl Blow {
                           ORDER BY random() LIMIT 1) AS one"
             }
             Self::Cancel => {
+                // Whatever they are doing: who is busy when it is looked for has moved on when it
+                // is hit, and short statements, such as BEGIN, would never be hit.
                 "SELECT count(pg_cancel_backend(pid))
                    FROM (SELECT pid FROM pg_stat_activity
                           WHERE datname = current_database() AND application_name = 'semel'
-                            AND state <> 'idle'
-                          ORDER BY random() LIMIT 1) AS one"
+                          ORDER BY random() LIMIT 8) AS some"
             }
         }
     }

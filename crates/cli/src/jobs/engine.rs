@@ -19,7 +19,7 @@ use semel_jobs::gear::load::Loader;
 use semel_jobs::gear::registry::Registry;
 use semel_jobs::limits;
 use semel_jobs::restore;
-use semel_jobs::store::postgres::{Signal, Signals};
+use semel_jobs::store::postgres::Signals;
 use semel_jobs::store::{PostgresStore, SqliteStore, Store, postgres};
 use semel_registrar::registrar::Registrar;
 use semel_registrar::registrar::sweeper::RetentionDays;
@@ -233,10 +233,7 @@ pub(super) async fn shared(
 /// Hears what other engines of the same database say, until this one stops.
 async fn listen(engine: Arc<Engine>, mut signals: Signals) {
     while let Ok(signal) = signals.next().await {
-        match signal {
-            Signal::Wake => engine.wake(),
-            Signal::Stop(id) => engine.stop_job(id),
-        }
+        engine.hear(signal);
     }
 }
 

@@ -99,12 +99,16 @@ impl Inner {
     }
 }
 
-/// Makes the claims last, and leaves jobs that are no longer ours.
+/// Makes the claims last, and leaves jobs that are no longer ours: in time, and as soon as a signal
+/// may have been missed.
 pub(super) async fn renew(inner: Arc<Inner>) {
     let mut ticks = tokio::time::interval(inner.options.lease / RENEWALS);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = inner.renew_now.notified() => {}
+        }
         if let Err(error) = renew_once(&inner).await {
             tracing::warn!(error = error.chain(), "claims could not be renewed");
         }

@@ -7,6 +7,7 @@ use semel_core::id::JobId;
 use semel_jobs::engine::{Asked, Refused};
 use semel_jobs::gear::{Ended, Output};
 use semel_jobs::life::JobStatus;
+use semel_jobs::store::postgres::Signal;
 use semel_testkit::proxy::{Fault, Proxy};
 use semel_testkit::servers;
 use serde_json::json;
@@ -160,6 +161,54 @@ async fn who_cannot_renew_stops_before_another_begins() {
     near.script.until_nothing_runs().await;
 }
 
+/// Longer than anybody here waits: nothing is noticed because a claim is renewed.
+const NO_RENEWAL: Duration = Duration::from_secs(3600);
+
+/// Two engines, one of which works behind a proxy on a step that never ends; and its job.
+async fn apart(distant: Distant) -> (Proxy, Bench, Bench, JobId) {
+    let address = servers::fresh_postgres().await;
+    let proxy = in_front_of(&address).await;
+    let behind = through(&proxy, &address);
+    let (of_worker, of_other) = match distant {
+        Distant::Worker => (behind, address),
+        Distant::Other => (address, behind),
+    };
+    let lease = NO_RENEWAL;
+    let working = Setup { postgres: Some(of_worker), lease, ..Setup::default() }.open().await;
+    let other = Setup { postgres: Some(of_other), worker: "other", lease, ..Setup::default() };
+    let other = other.open().await;
+    working.listens();
+    other.listens();
+    let id = working.submit(json!([step("once", "stay")])).await;
+    working.script.until_ran(1).await;
+    (proxy, working, other, id)
+}
+
+/// Which of two engines is behind the proxy.
+enum Distant {
+    Worker,
+    Other,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_an_engine_that_did_not_hear_of_it() {
+    let (proxy, working, other, id) = apart(Distant::Worker).await;
+    proxy.go_away();
+    proxy.until_refused(1).await;
+    other.engine.cancel(id, "enough").await.expect("under way");
+    proxy.come_back();
+    working.script.until_nothing_runs().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_is_told_again_until_it_was_told() {
+    let (proxy, working, other, id) = apart(Distant::Other).await;
+    proxy.fail_next("stop:", Fault::CutBefore);
+    other.engine.cancel(id, "enough").await.expect("under way");
+    proxy.until_fired(1).await;
+    working.script.until_nothing_runs().await;
+}
+
 /// Nobody could be asked for longer than anybody waits: that is what is said, with the job's name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submission_that_nobody_can_tell_of_is_not_called_undone() {
@@ -197,7 +246,7 @@ async fn cancelled_before_its_claim_is_answered(fault: Fault, is_told: bool) {
     other.see(id, |kept| kept.job.state.worker.is_some()).await;
     other.engine.cancel(id, "enough").await.expect("under way");
     if is_told {
-        bench.engine.stop_job(id);
+        bench.engine.hear(Signal::Stop(id));
     }
     proxy.let_go();
     // Claimed behind it: what was claimed first is begun by then, or never.

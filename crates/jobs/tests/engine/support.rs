@@ -152,6 +152,11 @@ fn think() -> Action {
     Action { timeout: PATIENCE * 10, ..action(Recovery::Resolve, Risk::Low) }
 }
 
+/// One that goes on for as long as nobody stops it, and says nothing meanwhile.
+fn stay() -> Action {
+    Action { timeout: PATIENCE * 10, ..action(Recovery::Idempotent, Risk::Low) }
+}
+
 /// One that says what it gives.
 fn bill() -> Action {
     let paid = json!({"type": "object", "properties": {"paid": {"type": "boolean"}},
@@ -185,10 +190,12 @@ impl Gear for TestGear {
             let step = call.execution_id.split_once(':').map_or("", |(_, step)| step).to_owned();
             self.script.ran.lock().unwrap_or_else(PoisonError::into_inner).push(step.clone());
             self.script.changed.send_replace(());
-            desk.report(semel_jobs::gear::Report::Log {
-                message: format!("attempt {}", call.attempt),
-                side_effect: false,
-            });
+            if call.action != "stay" {
+                desk.report(semel_jobs::gear::Report::Log {
+                    message: format!("attempt {}", call.attempt),
+                    side_effect: false,
+                });
+            }
             let planned = {
                 let mut fail = self.script.fail.lock().unwrap_or_else(PoisonError::into_inner);
                 fail.get_mut(&step).and_then(|ends| (!ends.is_empty()).then(|| ends.remove(0)))
@@ -196,7 +203,7 @@ impl Gear for TestGear {
             if call.action == "panic" && self.script.ran().len() == 1 {
                 panic!("as it was told");
             }
-            if matches!(call.action.as_str(), "hang" | "dwell") && planned.is_none() {
+            if matches!(call.action.as_str(), "hang" | "dwell" | "stay") && planned.is_none() {
                 let _running = self.script.runs(&step);
                 stop.stopped().await;
                 let failure = Failure::new(FailureClass::Transient, "stopped", "stopped");
@@ -234,7 +241,7 @@ impl Gear for TestGear {
 
 /// An engine in this process.
 pub(crate) struct Bench {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) script: Arc<Script>,
     folder: tempfile::TempDir,
 }
@@ -302,6 +309,7 @@ fn test_gear(id: &str, script: &Arc<Script>, origin: Option<&'static str>) -> Ar
         ("check".to_owned(), action(Recovery::Resolve, Risk::Low)),
         ("bill".to_owned(), bill()),
         ("hang".to_owned(), action(Recovery::Idempotent, Risk::Low)),
+        ("stay".to_owned(), stay()),
         ("panic".to_owned(), action(Recovery::Idempotent, Risk::Low)),
         ("think".to_owned(), think()),
         ("drop".to_owned(), action(Recovery::Ask, Risk::Critical)),
@@ -382,12 +390,25 @@ impl Setup {
         (options.home, options.shutdown) = (self.home.map(str::to_owned), self.shutdown);
         options.poll = self.poll;
         let engine = Engine::open(parts, options).await.expect("an engine");
+        let engine = Arc::new(engine);
         engine.work();
         Bench { engine, script, folder }
     }
 }
 
 impl Bench {
+    /// Hears what the other engines of its database say, as long as the test lasts.
+    pub(crate) fn listens(&self) {
+        let Store::Postgres(store) = self.engine.store() else { return };
+        let mut signals = store.listen().expect("a listener");
+        let engine = Arc::clone(&self.engine);
+        drop(tokio::spawn(async move {
+            while let Ok(signal) = signals.next().await {
+                engine.hear(signal);
+            }
+        }));
+    }
+
     pub(crate) async fn submit(&self, steps: Value) -> JobId {
         let asked = Asked { plan: Some(json!({"steps": steps})), ..Asked::default() };
         self.take(asked).await
@@ -404,7 +425,7 @@ impl Bench {
 
     /// The only number that a query of its file gives.
     pub(crate) fn count(&self, sql: &str) -> i64 {
-        let file = rusqlite::Connection::open(self.folder.path().join("jobs.db"));
+        let file = semel_testkit::sqlite::open(self.folder.path().join("jobs.db"));
         let file = file.expect("a database");
         file.query_row(sql, [], |row| row.get(0)).expect("a number")
     }

@@ -17,7 +17,8 @@ use crate::random::Random;
 /// The server outside is on this host.
 /// A question may be answered for as long as clocks are ever wrong. A lease is shorter than the
 /// longest time for which an engine is cut off from its store.
-const CONFIG: &str = "private_hosts = [\"127.0.0.1\"]\napproval_hours = 8760\nlease_ms = 15000\n";
+const CONFIG: &str = "private_hosts = [\"127.0.0.1\"]\napproval_hours = 8760\n";
+pub(super) const LEASE_MS: u64 = 15_000;
 const SHARING: usize = 2;
 
 /// What engines are started with.
@@ -49,7 +50,10 @@ impl Engines {
             let name = format!("engine-{number}");
             let home = place.folder.join(&name);
             fs::create_dir_all(home.join("jobs"))?;
-            fs::write(home.join("jobs").join("config.toml"), CONFIG)?;
+            fs::write(
+                home.join("jobs").join("config.toml"),
+                format!("{CONFIG}lease_ms = {LEASE_MS}\n"),
+            )?;
             if place.differ {
                 homes::furnish(place.program, place.folder, &home, number)?;
             }

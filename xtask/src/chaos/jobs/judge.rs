@@ -13,8 +13,30 @@ const EXAMPLES_MAX: usize = 20;
 /// long it may still be waited for.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 const LEFT_WITHIN: Duration = Duration::from_secs(3);
+/// The claim of an engine that hears nothing: then it stops what it runs.
+const CLAIM: Duration = Duration::from_millis(super::engines::LEASE_MS);
 /// How long it may take until the end of an attempt is noticed.
 const NOTICED_WITHIN: Duration = Duration::from_secs(1);
+
+/// When an engine could not hear what others say.
+#[derive(Debug, Default)]
+pub(crate) struct Deaf {
+    /// One stood still as a whole, for longer than a claim lasts.
+    pub(crate) stood_still: Vec<(Instant, Instant)>,
+    /// The store was away, its sessions were ended, or one was cut off from it.
+    pub(crate) cut_off: Vec<(Instant, Instant)>,
+}
+
+impl Deaf {
+    /// Until when a step may still be waited for whose cancel was confirmed then.
+    fn leaves_by(&self, confirmed: Instant) -> Instant {
+        let soon = confirmed + LEFT_WITHIN;
+        let meets = |(from, until): &&(Instant, Instant)| *from < soon && confirmed < *until;
+        let cut_off = self.cut_off.iter().find(meets).map(|_| soon + CLAIM);
+        let thawed = self.stood_still.iter().filter(meets).map(|(_, until)| *until + LEFT_WITHIN);
+        thawed.chain(cut_off).fold(soon, Instant::max)
+    }
+}
 
 /// What a caller was told of a submission.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,8 +76,21 @@ pub(crate) enum Standing {
     Asked,
     Cancelled,
     Failed,
+    /// It waits for an engine.
+    Pending,
     /// It is under way, or nobody knows it.
     Nowhere,
+}
+
+impl Standing {
+    /// Whether nothing more happens to it, when its only engine may be gone or not.
+    pub(crate) fn is_over(self, may_fail: bool) -> bool {
+        match self {
+            Self::Completed | Self::Asked | Self::Cancelled | Self::Failed => true,
+            Self::Pending => may_fail,
+            Self::Nowhere => false,
+        }
+    }
 }
 
 /// What was promised and is not so.
@@ -99,7 +134,7 @@ pub(crate) fn judge(
     submitted: &[Submitted],
     requests: &[Request],
     standings: &HashMap<String, Standing>,
-    stood_still: &[(Instant, Instant)],
+    deaf: &Deaf,
 ) -> Verdict {
     let mut verdict = Verdict::default();
     let mut done: HashMap<&str, Vec<&Request>> = HashMap::new();
@@ -108,7 +143,7 @@ pub(crate) fn judge(
     }
     for job in submitted {
         let requests = done.remove(job.name.as_str()).unwrap_or_default();
-        if overlap(&requests, stood_still) {
+        if overlap(&requests, &deaf.stood_still) {
             verdict.overlapping += 1;
             verdict.say("two attempts at a time", job);
         }
@@ -138,14 +173,16 @@ pub(crate) fn judge(
                 verdict.failed += 1;
                 verdict.say("failed", job);
             }
-            Standing::Cancelled | Standing::Nowhere => {
+            // For a day the only engine that can do it may come back (decision 015).
+            Standing::Pending if job.may_fail => {}
+            Standing::Cancelled | Standing::Pending | Standing::Nowhere => {
                 verdict.lost += 1;
                 verdict.say("lost", job);
             }
         }
         let goes_on = |request: &&Request, confirmed: Instant| {
             request.arrived > confirmed + ON_ITS_WAY
-                || request.waited_until > confirmed + LEFT_WITHIN
+                || request.waited_until > deaf.leaves_by(confirmed)
         };
         if let Some(confirmed) = job.cancelled
             && requests.iter().any(|request| goes_on(request, confirmed))
@@ -200,7 +237,7 @@ mod tests {
 
     fn judged(jobs: &[Submitted], requests: &[Request], standing: Standing) -> Verdict {
         let standings = jobs.iter().map(|job| (format!("id of {}", job.name), standing));
-        judge(jobs, requests, &standings.collect(), &[])
+        judge(jobs, requests, &standings.collect(), &Deaf::default())
     }
 
     #[test]
@@ -241,9 +278,13 @@ mod tests {
         let told = Submitted { has_happened: true, ..accepted("a") };
         assert!(judged(&[told], &[], Standing::Completed).is_clean());
         assert_eq!(judged(&jobs, &[request("a")], Standing::Nowhere).lost, 1);
-        assert_eq!(judge(&jobs, &[request("a")], &HashMap::new(), &[]).lost, 1);
+        assert_eq!(judge(&jobs, &[request("a")], &HashMap::new(), &Deaf::default()).lost, 1);
         assert_eq!(judged(&jobs, &[], Standing::Cancelled).lost, 1, "nobody cancelled it");
         assert_eq!(judged(&jobs, &[], Standing::Failed).failed, 1);
+        assert_eq!(judged(&jobs, &[], Standing::Pending).lost, 1);
+        let of_gone = [Submitted { may_fail: true, ..accepted("a") }];
+        assert!(judged(&of_gone, &[], Standing::Pending).is_clean());
+        assert_eq!(judged(&of_gone, &[], Standing::Nowhere).lost, 1);
     }
 
     #[test]
@@ -272,5 +313,19 @@ mod tests {
         assert!(judged(at(Duration::ZERO, Duration::ZERO)).is_clean());
         assert_eq!(judged(at(ON_ITS_WAY * 2, ON_ITS_WAY * 2)).after_cancel, 1);
         assert_eq!(judged(at(Duration::ZERO, LEFT_WITHIN * 2)).after_cancel, 1);
+    }
+
+    #[test]
+    fn who_hears_nothing_leaves_when_its_claim_ends() {
+        let confirmed = now();
+        let (before, soon) = (confirmed - LEFT_WITHIN, confirmed + LEFT_WITHIN);
+        let heard = Deaf::default();
+        assert_eq!(heard.leaves_by(confirmed), soon);
+        let earlier = Deaf { cut_off: vec![(before, before + LEFT_WITHIN / 2)], ..heard };
+        assert_eq!(earlier.leaves_by(confirmed), soon);
+        let cut_off = Deaf { cut_off: vec![(before, soon)], ..Deaf::default() };
+        assert_eq!(cut_off.leaves_by(confirmed), soon + CLAIM);
+        let stood_still = Deaf { stood_still: vec![(before, soon)], ..Deaf::default() };
+        assert_eq!(stood_still.leaves_by(confirmed), soon + LEFT_WITHIN);
     }
 }

@@ -10,7 +10,7 @@ mod runs;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use semel_client::Client;
@@ -19,6 +19,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 pub(crate) use engines::{Engines, Place};
+pub(crate) use judge::Deaf;
 use judge::{Said, Standing, Verdict};
 use load::{Caller, Journal};
 pub(crate) use outside::Outside;
@@ -122,7 +123,7 @@ impl Work {
         &self,
         runtime: &Runtime,
         random: &mut Random,
-        stood_still: &[(Instant, Instant)],
+        deaf: &Deaf,
     ) -> Result<Judged> {
         let standings = self.quiet(runtime)?;
         let asked = standings.iter().filter(|(_, standing)| **standing == Standing::Asked);
@@ -141,17 +142,17 @@ impl Work {
         let standings = if asked.is_empty() { standings } else { self.quiet(runtime)? };
         pause(SETTLES);
         let (submitted, requests) = (self.journal.submitted(), self.outside.requests());
-        let verdict = judge::judge(&submitted, &requests, &standings, stood_still);
+        let verdict = judge::judge(&submitted, &requests, &standings, deaf);
         let surprises = self.journal.surprises().clone();
         let jobs = submitted.len();
         Ok(Judged { verdict, jobs, requests: requests.len(), asked: asked.len(), surprises })
     }
 
     fn quiet(&self, runtime: &Runtime) -> Result<HashMap<String, Standing>> {
-        let accepted: Vec<String> = {
+        let accepted: Vec<(String, bool)> = {
             let submitted = self.journal.submitted();
             let ids = submitted.iter().filter_map(|job| match &job.said {
-                Said::Accepted(id) => Some(id.clone()),
+                Said::Accepted(id) => Some((id.clone(), job.may_fail)),
                 Said::Undone | Said::Unknown => None,
             });
             ids.collect()
@@ -160,10 +161,10 @@ impl Work {
         for _ in 0..QUIET_LIMITS_MAX {
             let before = standings.len();
             let done = wait_until(self.quiet_limit, || {
-                for id in &accepted {
+                for (id, may_fail) in &accepted {
                     if !standings.contains_key(id) {
                         let found = runtime.block_on(standing(&self.engines, id));
-                        let over = found.filter(|standing| *standing != Standing::Nowhere);
+                        let over = found.filter(|standing| standing.is_over(*may_fail));
                         standings.extend(over.map(|standing| (id.clone(), standing)));
                     }
                 }
@@ -204,6 +205,7 @@ async fn standing(engines: &[Client], id: &str) -> Option<Standing> {
             "awaiting_approval" => Standing::Asked,
             "cancelled" => Standing::Cancelled,
             "failed" => Standing::Failed,
+            "pending" => Standing::Pending,
             _ => Standing::Nowhere,
         });
     }

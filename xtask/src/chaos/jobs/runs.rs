@@ -14,7 +14,7 @@ use super::super::clocks::ProcessClock;
 use super::super::faults::ENGINE_STEPS;
 use super::super::now;
 use super::super::storm::{Blow, Storm};
-use super::{Engines, Kinds, Load, Place, SETTLES, Work};
+use super::{Deaf, Engines, Kinds, Load, Place, SETTLES, Work};
 use crate::random::Random;
 use crate::servers::{self, Postgres, pause};
 
@@ -85,7 +85,10 @@ pub(crate) fn run(program: &Path, jobs: u64, seed: u64, trouble: Trouble) -> Res
     pause(SETTLES);
     let (terminated, stepped) = (storm.as_ref().map(Storm::hit), steps.as_ref().map(Steps::made));
     drop((storm, steps));
-    let judged = work.judge(&runtime, &mut random, &[])?;
+    // Sessions were ended all the time.
+    let cut_off = terminated.map(|_| (began, now())).into_iter().collect();
+    let deaf = Deaf { cut_off, ..Deaf::default() };
+    let judged = work.judge(&runtime, &mut random, &deaf)?;
     let mut ended = Vec::new();
     for process in &mut engines.processes {
         ended.extend(process.ended()?.map(|status| format!("{}: {status}", process.name)));

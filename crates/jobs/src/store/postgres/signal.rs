@@ -35,12 +35,14 @@ pub enum Signal {
     Wake,
     /// This job is to be stopped.
     Stop(Id),
+    /// Nobody was heard until now: anything may have been said. Not told, but noticed.
+    Connected,
 }
 
 impl Signal {
     fn payload(self) -> String {
         match self {
-            Self::Wake => WAKE.to_owned(),
+            Self::Wake | Self::Connected => WAKE.to_owned(),
             Self::Stop(id) => format!("{STOP}{id}"),
         }
     }
@@ -84,7 +86,7 @@ impl Signals {
                 Some(_) = self.teller.join_next() => return Err(StoreError::Stopped),
             };
             match heard {
-                Heard::Connected => return Ok(Signal::Wake),
+                Heard::Connected => return Ok(Signal::Connected),
                 Heard::Notified(payload) => return Ok(Signal::parse(&payload)),
                 Heard::Lost => {}
             }
