@@ -18,6 +18,7 @@ mod program;
 mod registrar;
 mod report;
 mod store;
+mod topic;
 
 use anyhow::{Context, Result};
 
@@ -26,6 +27,7 @@ type Part = (&'static str, fn() -> Result<()>);
 const PARTS: &[Part] = &[
     ("store", store::run),
     ("broker", broker::run),
+    ("topic", topic::run),
     ("daemon", daemon::run),
     ("registrar", registrar::run),
     ("jobs", jobs::run),

@@ -72,7 +72,31 @@ struct Connection {
     mesh: Arc<Mesh>,
     session: Session,
     registration: Registration,
-    outbound: mpsc::Sender<FromBroker>,
+    outbound: mpsc::Sender<Outgoing>,
+}
+
+/// What waits to be written to the socket.
+#[derive(Debug, PartialEq)]
+enum Outgoing {
+    /// A frame.
+    Frame(FromBroker),
+    /// A `push` as text: each delivery in it was written once, for all who get it.
+    Push(String),
+}
+
+impl From<FromBroker> for Outgoing {
+    fn from(frame: FromBroker) -> Self {
+        Self::Frame(frame)
+    }
+}
+
+impl Outgoing {
+    fn into_text(self) -> String {
+        match self {
+            Self::Frame(frame) => frame.encode(),
+            Self::Push(text) => text,
+        }
+    }
 }
 
 /// How a connection ends.
@@ -157,7 +181,7 @@ async fn run(
     connection: &Connection,
     sink: &mut SplitSink<WebSocket, Message>,
     stream: &mut SplitStream<WebSocket>,
-    outbound: mpsc::Receiver<FromBroker>,
+    outbound: mpsc::Receiver<Outgoing>,
 ) -> End {
     let (acked, acks) = mpsc::channel(OUTBOUND_MAX);
     let (heard, negotiated) = (tokio::sync::Notify::new(), tokio::sync::Notify::new());
@@ -184,34 +208,36 @@ async fn ended(connection: &Connection) -> End {
 /// reason is the last frame: what was queued before it is written before the connection closes.
 async fn write(
     sink: &mut SplitSink<WebSocket, Message>,
-    mut outbound: mpsc::Receiver<FromBroker>,
+    mut outbound: mpsc::Receiver<Outgoing>,
 ) -> End {
-    while let Some(frame) = outbound.recv().await {
-        // What waits goes out together.
-        let written = if outbound.is_empty() || matches!(frame, FromBroker::CloseReason(_)) {
-            send(sink, &frame).await
-        } else {
-            feed(sink, &frame).await
+    while let Some(outgoing) = outbound.recv().await {
+        let told = match &outgoing {
+            Outgoing::Frame(FromBroker::CloseReason(reason)) => Some(close_frame(reason)),
+            Outgoing::Frame(_) | Outgoing::Push(_) => None,
         };
-        if !written {
+        let message = Message::Text(outgoing.into_text().into());
+        // What waits goes out together.
+        let is_written = if outbound.is_empty() || told.is_some() {
+            in_time(sink.send(message)).await
+        } else {
+            in_time(sink.feed(message)).await
+        };
+        if !is_written {
             return End::Gone;
         }
-        if let FromBroker::CloseReason(reason) = frame {
-            return End::Told(close_frame(&reason));
+        if let Some(frame) = told {
+            return End::Told(frame);
         }
     }
     End::Gone
 }
 
 async fn send(sink: &mut SplitSink<WebSocket, Message>, frame: &FromBroker) -> bool {
-    let message = Message::Text(frame.encode().into());
-    matches!(tokio::time::timeout(WRITE_TIMEOUT, sink.send(message)).await, Ok(Ok(())))
+    in_time(sink.send(Message::Text(frame.encode().into()))).await
 }
 
-/// Writes a frame that is sent with the next one.
-async fn feed(sink: &mut SplitSink<WebSocket, Message>, frame: &FromBroker) -> bool {
-    let message = Message::Text(frame.encode().into());
-    matches!(tokio::time::timeout(WRITE_TIMEOUT, sink.feed(message)).await, Ok(Ok(())))
+async fn in_time<E>(writing: impl Future<Output = Result<(), E>>) -> bool {
+    matches!(tokio::time::timeout(WRITE_TIMEOUT, writing).await, Ok(Ok(())))
 }
 
 /// Pings, and gives up on a daemon that says nothing at all for too long.
@@ -227,7 +253,7 @@ async fn watch(connection: &Connection, heard: &tokio::sync::Notify) -> End {
                     return End::Gone;
                 }
                 id += 1;
-                let _ = connection.outbound.send(FromBroker::Ping(Ping { id })).await;
+                let _ = connection.outbound.send(FromBroker::Ping(Ping { id }).into()).await;
             }
         }
     }

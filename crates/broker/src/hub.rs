@@ -3,19 +3,24 @@
 //! and a late end of an old connection cannot touch the new one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use semel_core::fingerprint::BodyHash;
 use semel_core::hex::Hex;
 use semel_core::id::MeshId;
 use semel_store::handover::Handover;
 use semel_wire::features::ConnectionPolicy;
-use semel_wire::frame::{self, CloseReason};
+use semel_wire::frame::{self, CloseReason, Written};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::accept::{AcceptBatch, AcceptItem, Session};
-use crate::limits::{FRESH_BYTES_MAX, PUSH_WINDOW};
+use crate::deliverer::Deliverer;
+use crate::limits::{
+    FRESH_BYTES_MAX, PUSH_PAUSE, PUSH_PAUSE_GROWTH, PUSH_PAUSE_MAX, PUSH_PAUSE_MIN, PUSH_WINDOW,
+};
 use crate::meshes::Meshes;
 use crate::store::{BatchDone, Fresh, Live};
 
@@ -37,12 +42,50 @@ pub struct Peer {
     /// Something may wait for it.
     pub wake: Notify,
     /// What was just committed for it, by its number in history.
-    pub fresh: Handover<i64, Arc<frame::Delivery>>,
+    pub fresh: Handover<i64, Arc<Written>>,
+    /// How many were woken with it the last time.
+    crowd: AtomicU32,
+    /// Something was committed for it that it has not looked for.
+    has_news: AtomicBool,
+    pauses: AtomicBool,
     live: Live,
     ending: watch::Sender<Option<Ending>>,
 }
 
 impl Peer {
+    /// Something may wait for it, and for so many others. Who pauses is not woken: it looks when
+    /// the pause is over.
+    fn wake_with(&self, crowd: u32) {
+        self.crowd.store(crowd, Ordering::Relaxed);
+        self.has_news.store(true, Ordering::SeqCst);
+        if !self.pauses.load(Ordering::SeqCst) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// It is about to look for what waits.
+    pub(crate) fn looks(&self) {
+        self.has_news.store(false, Ordering::SeqCst);
+    }
+
+    /// How long to wait after a push: the longer, the more got the same, and twice as long as the
+    /// last time when more than one message came meanwhile.
+    pub(crate) fn pause(&self, last: Option<Duration>, came: usize) -> Option<Duration> {
+        let first = PUSH_PAUSE.saturating_mul(self.crowd.load(Ordering::Relaxed));
+        let longest = first.saturating_mul(PUSH_PAUSE_GROWTH).min(PUSH_PAUSE_MAX);
+        let next = last.filter(|_| came > 1).map_or(first, |last| last.saturating_mul(2));
+        let pause = next.clamp(first.min(longest), longest);
+        let is_long = pause >= PUSH_PAUSE_MIN;
+        self.pauses.store(is_long, Ordering::SeqCst);
+        is_long.then_some(pause)
+    }
+
+    /// Says whether something has come meanwhile.
+    pub(crate) fn pause_over(&self) -> bool {
+        self.pauses.store(false, Ordering::SeqCst);
+        self.has_news.load(Ordering::SeqCst)
+    }
+
     /// Asks the connection to close; the first reason counts.
     pub fn close(&self, reason: CloseReason) {
         self.end(Ending::Close(reason));
@@ -95,12 +138,19 @@ fn shown(batch: &AcceptBatch, item: &AcceptItem, fresh: &Fresh) -> Option<frame:
     })
 }
 
+fn wake_all(peers: Vec<&Arc<Peer>>) {
+    let crowd = u32::try_from(peers.len()).unwrap_or(u32::MAX);
+    peers.into_iter().for_each(|peer| peer.wake_with(crowd));
+}
+
 type Peers = HashMap<(MeshId, Uuid), Vec<Arc<Peer>>>;
 
 /// All live connections.
 #[derive(Default)]
 pub struct Hub {
     peers: Mutex<Peers>,
+    /// Of meshes that have connections.
+    deliverers: Mutex<HashMap<MeshId, Weak<Deliverer>>>,
     /// Meshes whose sessions have changed and were not looked at since.
     touched: Mutex<Meshes>,
     touch: Notify,
@@ -111,9 +161,15 @@ pub struct Registration {
     hub: Arc<Hub>,
     key: (MeshId, Uuid),
     peer: Arc<Peer>,
+    deliverer: Arc<Deliverer>,
 }
 
 impl Registration {
+    /// Who asks the store for the connection.
+    pub(crate) fn deliverer(&self) -> &Deliverer {
+        &self.deliverer
+    }
+
     /// The connection.
     pub fn peer(&self) -> &Arc<Peer> {
         &self.peer
@@ -147,6 +203,9 @@ impl Hub {
         let peer = Arc::new(Peer {
             wake: Notify::new(),
             fresh: Handover::new(PUSH_WINDOW, FRESH_BYTES_MAX),
+            crowd: AtomicU32::new(0),
+            has_news: AtomicBool::new(false),
+            pauses: AtomicBool::new(false),
             live,
             ending: watch::channel(None).0,
         });
@@ -159,7 +218,21 @@ impl Hub {
         let list = peers.entry(key).or_default();
         let older = list.iter().filter(takes_place).cloned().collect();
         list.push(Arc::clone(&peer));
-        (Registration { hub: Arc::clone(self), key, peer }, older)
+        drop(peers);
+        let deliverer = self.deliverer(mesh_id);
+        (Registration { hub: Arc::clone(self), key, peer, deliverer }, older)
+    }
+
+    /// The one that all connections of a mesh share.
+    fn deliverer(&self, mesh_id: MeshId) -> Arc<Deliverer> {
+        let mut all = self.deliverers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = all.get(&mesh_id).and_then(Weak::upgrade) {
+            return found;
+        }
+        all.retain(|_, deliverer| deliverer.strong_count() > 0);
+        let new = Arc::new(Deliverer::new(mesh_id));
+        all.insert(mesh_id, Arc::downgrade(&new));
+        new
     }
 
     /// The connections of a mesh.
@@ -205,11 +278,8 @@ impl Hub {
     /// These recipients have something new.
     pub fn wake(&self, mesh_id: MeshId, recipients: &[Uuid]) {
         let peers = self.lock();
-        for recipient in recipients {
-            if let Some(list) = peers.get(&(mesh_id, *recipient)) {
-                list.iter().for_each(|peer| peer.wake.notify_one());
-            }
-        }
+        let found = recipients.iter().filter_map(|id| peers.get(&(mesh_id, *id)));
+        wake_all(found.flatten().collect());
     }
 
     /// A batch is committed: its recipients are woken, and those who follow are handed what is new.
@@ -231,23 +301,23 @@ impl Hub {
             match batch.items.get(fresh.item).and_then(|item| shown(batch, item, fresh)) {
                 Some(delivery) => {
                     let (seq, bytes) = (delivery.seq, delivery.body.len() + delivery.meta.len());
-                    let delivery = Arc::new(delivery);
+                    let written = Arc::new(Written::from(&delivery));
                     peers().for_each(|peer| {
-                        peer.fresh.offer(seq, bytes, || Arc::clone(&delivery));
+                        peer.fresh.offer(seq, bytes, || Arc::clone(&written));
                     });
                 }
                 // Whoever reads the store finds out why it cannot be said.
                 None => peers().for_each(|peer| peer.fresh.leave()),
             }
         }
-        live.values().flatten().for_each(|peer| peer.wake.notify_one());
+        wake_all(live.values().flatten().collect());
     }
 
     /// Somebody in these meshes may have something new: a commit of another broker.
     pub fn wake_meshes(&self, meshes: &Meshes) {
         let peers = self.lock();
         let touched = peers.iter().filter(|((mesh_id, _), _)| meshes.contains(*mesh_id));
-        touched.flat_map(|(_, list)| list).for_each(|peer| peer.wake.notify_one());
+        wake_all(touched.flat_map(|(_, list)| list).collect());
     }
 
     /// Asks every connection to end.
@@ -301,6 +371,54 @@ mod tests {
         drop(new);
         assert_eq!(hub.connections(), 0);
         assert!(hub.meshes().is_empty());
+    }
+
+    #[test]
+    fn the_more_get_the_same_the_longer_is_the_pause_after_it() {
+        let hub = Arc::new(Hub::default());
+        let ids = || (0..5000).map(Uuid::from_u128);
+        let registrations: Vec<Registration> = ids()
+            .map(|id| {
+                let mut live = live(1, 1);
+                live.session.member_id = UuidId::new(id);
+                hub.register(MESH, live, ConnectionPolicy::PreferNewest).0
+            })
+            .collect();
+        let peer = registrations[0].peer();
+        let pause_with = |count: usize, last: Option<Duration>, came: usize| {
+            hub.wake(MESH, &ids().take(count).collect::<Vec<_>>());
+            peer.pause(last, came)
+        };
+        let first = PUSH_PAUSE * 1000;
+        assert_eq!((pause_with(1, None, 9), pause_with(10, None, 9)), (None, None), "at once");
+        assert_eq!(pause_with(1000, None, 9), Some(first));
+        assert_eq!(pause_with(1000, Some(first), 1), Some(first), "one at a time");
+        assert_eq!(pause_with(1000, Some(first), 2), Some(2 * first), "a stream of them");
+        let longest = first * PUSH_PAUSE_GROWTH;
+        assert_eq!(pause_with(1000, Some(longest), 2), Some(longest));
+        assert_eq!(pause_with(5000, Some(longest), 2), Some(PUSH_PAUSE_MAX));
+        assert_eq!(pause_with(1, Some(longest), 2), None, "what is for it alone");
+    }
+
+    #[tokio::test]
+    async fn who_pauses_is_not_woken_and_misses_nothing() {
+        let hub = Arc::new(Hub::default());
+        let (one, _) = hub.register(MESH, live(1, 1), ConnectionPolicy::PreferNewest);
+        let (peer, id) = (one.peer(), [Uuid::from_u128(2)]);
+        let woken = || {
+            let mut notified = Box::pin(peer.wake.notified());
+            notified.as_mut().enable()
+        };
+        peer.crowd.store(1000, Ordering::Relaxed);
+        peer.looks();
+        assert!(peer.pause(None, 1).is_some());
+        assert!(!peer.pause_over(), "nothing has come");
+        assert!(peer.pause(None, 1).is_some());
+        hub.wake(MESH, &id);
+        assert!(!woken());
+        assert!(peer.pause_over(), "it has come meanwhile");
+        hub.wake(MESH, &id);
+        assert!(woken());
     }
 
     #[test]

@@ -32,6 +32,23 @@ pub const CLAIM_ROUNDS_MAX: u32 = 4;
 /// Deliveries read at a time.
 pub const DELIVERIES_MAX: i64 = 256;
 
+/// Messages that are read at a time for all who ask; one who asks alone gets all of its own.
+pub const READ_MESSAGES_MAX: usize = 512;
+
+/// Connections whose deliveries are read together: their numbers are held in memory.
+pub const READS_TOGETHER_MAX: usize = 256;
+
+/// Reads of deliveries of a mesh under way at once.
+pub const READS_AT_ONCE: usize = 2;
+
+/// Connections whose acknowledgements end deliveries together, and how many they end.
+pub const ENDS_TOGETHER_MAX: usize = 512;
+/// See [`ENDS_TOGETHER_MAX`]. Whoever accepts waits for as many.
+pub const ENDS_ROWS: usize = 512;
+
+/// How many of those are under way at once.
+pub const ENDS_AT_ONCE: usize = 2;
+
 /// Deliveries of members that are read or ended at once on PostgreSQL: half of its connections.
 pub const DELIVERERS_MAX: usize = 8;
 
@@ -124,6 +141,21 @@ pub const OUTBOUND_MAX: usize = 1024;
 
 /// Deliveries that may be unacknowledged on one connection.
 pub const PUSH_WINDOW: usize = 256;
+
+/// What is committed after a push waits so long, for each connection that was woken with it:
+/// whoever is told of a message alone is told at once, and a thousand are told of what has come
+/// meanwhile.
+pub const PUSH_PAUSE: Duration = Duration::from_micros(50);
+
+/// Below it there is none: a timer is no finer.
+pub const PUSH_PAUSE_MIN: Duration = Duration::from_millis(2);
+
+/// A pause in which more than one message has come is followed by one of twice its length, up to so
+/// many times the first.
+pub const PUSH_PAUSE_GROWTH: u32 = 8;
+
+/// The longest of these pauses.
+pub const PUSH_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Bytes of new messages that wait in memory for one connection; it reads the store for more.
 pub const FRESH_BYTES_MAX: usize = 1 << 20;

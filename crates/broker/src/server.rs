@@ -40,6 +40,10 @@ const FRAME_BYTES_MAX: usize = 16 << 20;
 /// What a connection may have unwritten in memory.
 const WRITE_BUFFER_BYTES_MAX: usize = 32 << 20;
 
+/// What is read from a connection at a time. It is filled with zeros for every read, and most
+/// frames of a daemon are an acknowledgement.
+const READ_BUFFER_BYTES: usize = 8 << 10;
+
 /// How the door is kept.
 pub struct Options {
     /// Who this broker is; without it everything is plain text.
@@ -213,6 +217,7 @@ async fn mesh(State(door): State<Door>, upgrade: WebSocketUpgrade) -> Response {
         .max_message_size(FRAME_BYTES_MAX)
         .max_frame_size(FRAME_BYTES_MAX)
         .max_write_buffer_size(WRITE_BUFFER_BYTES_MAX)
+        .read_buffer_size(READ_BUFFER_BYTES)
         .on_upgrade(move |socket| daemon::serve(door.broker, socket))
 }
 

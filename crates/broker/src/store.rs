@@ -1,6 +1,7 @@
 //! Where a broker keeps its meshes: one set of operations, two databases. One method is one
 //! transaction. `sqlite/` and `postgres/` have the same files in the same order.
 
+mod delivery;
 mod directory;
 mod housekeeping;
 mod postgres;
@@ -21,6 +22,7 @@ use uuid::Uuid;
 
 use crate::accept::{AcceptBatch, Door, Held, Session, Verdict};
 
+pub use delivery::{Arrived, Asked, Messages, Waiting};
 pub use directory::{
     Admitted, Ended, Join, Joined, Made, Member, MemberStatus, Mesh, MeshChange, NewInvite,
     NewMember, NewRequest, Role,
@@ -137,41 +139,6 @@ pub struct Delivery {
     pub request_fingerprint: Fingerprint,
     /// When the broker accepted it.
     pub accepted_at: UnixMs,
-}
-
-/// Messages that were read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Messages {
-    /// Those that are what was accepted, in the order of `seq`.
-    pub whole: Vec<Delivery>,
-    /// The numbers of those that are not any more: nobody may be told them.
-    pub damaged: Vec<i64>,
-}
-
-impl Messages {
-    /// Recomputes the fingerprint of each: not to be done by whoever writes.
-    fn of(rows: impl IntoIterator<Item = Result<RawDelivery, Unreadable>>) -> Self {
-        let mut messages = Self::default();
-        for row in rows {
-            let seq = row.as_ref().map_or_else(|unreadable| unreadable.seq, |row| row.seq);
-            let checked = row
-                .map_err(|unreadable| unreadable.why)
-                .and_then(|row| row.checked().map_err(|error| error.to_string()));
-            match checked {
-                Ok(delivery) => messages.whole.push(delivery),
-                Err(why) => {
-                    tracing::error!(seq, why, "a message is not what was accepted");
-                    messages.damaged.push(seq);
-                }
-            }
-        }
-        messages
-    }
-
-    /// How many were read.
-    pub fn count(&self) -> usize {
-        self.whole.len() + self.damaged.len()
-    }
 }
 
 /// A message of which nothing but its number can be read.
@@ -350,56 +317,6 @@ impl Store {
         match self {
             Self::Sqlite(_) => 2,
             Self::Postgres(_) => 1,
-        }
-    }
-
-    /// What waits for a recipient after `after_seq`, in order.
-    pub async fn deliveries(
-        &self,
-        mesh_id: MeshId,
-        recipient: Uuid,
-        after_seq: i64,
-        limit: i64,
-    ) -> Result<Messages, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.deliveries(mesh_id, recipient, after_seq, limit).await,
-            Self::Postgres(store) => {
-                let _turn = store.delivering().await;
-                store.deliveries(mesh_id, recipient, after_seq, limit).await
-            }
-        }
-    }
-
-    /// The recipient has everything up to `seq`. Says how many deliveries that ended.
-    pub async fn deliveries_done(
-        &self,
-        mesh_id: MeshId,
-        recipient: Uuid,
-        seq: i64,
-    ) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.deliveries_done(mesh_id, recipient, seq).await,
-            Self::Postgres(store) => {
-                let _turn = store.delivering().await;
-                store.deliveries_done(mesh_id, recipient, seq).await
-            }
-        }
-    }
-
-    /// The same without haste: on SQLite it goes along with the next commit. Its loss is harmless,
-    /// because what is delivered again is known to its receiver.
-    pub async fn deliveries_done_along(
-        &self,
-        mesh_id: MeshId,
-        recipient: Uuid,
-        seq: i64,
-    ) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.deliveries_done_along(mesh_id, recipient, seq).await,
-            Self::Postgres(store) => {
-                let _turn = store.delivering().await;
-                store.deliveries_done(mesh_id, recipient, seq).await
-            }
         }
     }
 

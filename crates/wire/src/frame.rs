@@ -17,7 +17,7 @@ use semel_core::refusal::Refusal;
 use crate::codec::{Fields, Object, Record, shown, write_plain};
 use crate::limits::{FRAME_BYTES_USUAL, FRAME_DEPTH_MAX};
 
-pub use delivery::{Ack, Delivery, History, HistoryRequest, Push, fitting};
+pub use delivery::{Ack, Delivery, History, HistoryRequest, Push, Written, fitting};
 pub use handshake::{Challenge, Hello, HelloAck};
 pub use negotiation::{FeatureNegotiationRequest, FeatureNegotiationResponse, FeatureParams};
 pub use presence::{Presence, PresenceCount, PresenceRequest, PresenceResult};

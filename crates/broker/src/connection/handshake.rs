@@ -15,11 +15,11 @@ use semel_wire::frame::{Challenge, CloseReason, FromBroker, FromDaemon, Hello, H
 use semel_wire::limits::HANDSHAKE_BYTES_MAX;
 use tokio::sync::mpsc;
 
-use super::{Broker, Connection, End, depart, send};
+use super::{Broker, Connection, End, Outgoing, depart, send};
 use crate::limits::{HELLO_TIMEOUT, OUTBOUND_MAX};
 use crate::store::{Greeted, Live, Mesh, NewSession};
 
-type Connected = (Connection, mpsc::Receiver<FromBroker>);
+type Connected = (Connection, mpsc::Receiver<Outgoing>);
 
 pub(super) async fn run(
     broker: &Arc<Broker>,

@@ -2,22 +2,23 @@
 //! acknowledged in time goes out again (broker.md, "Push"). What is committed while nothing else
 //! waits is handed over in memory, where no other broker can have written in between.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use semel_core::fingerprint::BodyHash;
-use semel_core::hex::Hex;
 use semel_store::StoreError;
 use semel_wire::features::ConnectionPolicy;
-use semel_wire::frame::{self, FromBroker, Push, fitting};
+use semel_wire::frame::Written;
 use semel_wire::limits::frame_bytes_max;
 use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
 
-use super::{Connection, End};
+use super::{Connection, End, Outgoing};
+use crate::hub::Peer;
 use crate::limits::{DELIVERIES_MAX, END_AGAIN, PUSH_WINDOW};
-use crate::store::{DAMAGED, Delivery, Messages};
+use crate::store::{Arrived, Asked, DAMAGED};
 
 /// Why a delivery is set aside.
 const NO_KEY: &str = "the sender has no key";
@@ -26,27 +27,40 @@ const NO_KEY: &str = "the sender has no key";
 struct Window {
     /// Everything up to here was sent.
     sent: i64,
+    /// How many that were.
+    pushed: usize,
     /// Sent, with the time of sending.
     unacked: VecDeque<(i64, Duration)>,
 }
 
 pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) -> End {
-    let mut window = Window { sent: 0, unacked: VecDeque::new() };
-    let mut ending = Ending { up_to: None, under_way: None };
-    let redeliver_after = connection.broker.timings.redeliver_after;
+    let mut window = Window { sent: 0, pushed: 0, unacked: VecDeque::new() };
+    let mut ending = Ending { up_to: None, rows: 0, under_way: None };
+    let (peer, redeliver_after) =
+        (connection.registration.peer(), connection.broker.timings.redeliver_after);
+    // Whether something may wait, and until when it has to.
+    let (mut is_due, mut pause) = (true, Pause::default());
     loop {
         // Also when something else happens all the time, and the timer never comes.
         if window.redeliver(now(connection), redeliver_after) {
-            connection.registration.peer().fresh.leave();
+            peer.fresh.leave();
+            is_due = true;
         }
         ending.begin(connection);
-        match push(connection, &mut window).await {
-            Ok(Pushed::All) => {}
-            Ok(Pushed::More) => continue,
-            Err(end) => return end,
+        if is_due && pause.running.is_none() {
+            peer.looks();
+            let before = window.pushed;
+            match push(connection, &mut window).await {
+                Ok(Pushed::All) => is_due = false,
+                Ok(Pushed::More) => continue,
+                Ok(Pushed::Later) => {}
+                Err(end) => return end,
+            }
+            pause.begin(peer, window.pushed - before);
         }
         tokio::select! {
-            () = connection.registration.peer().wake.notified() => {}
+            () = peer.wake.notified() => is_due = true,
+            () = pause.over() => is_due |= peer.pause_over(),
             ack = acks.recv() => match ack {
                 Some(seq) => acknowledge(&mut window, &mut ending, &mut acks, seq),
                 None => return End::Gone,
@@ -56,11 +70,36 @@ pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) 
                 // The store holds what its receiver has, which is harmless.
                 Err(error) => {
                     tracing::warn!(error = error.chain(), "deliveries could not be ended");
-                    tokio::time::sleep(END_AGAIN).await;
+                    sleep(END_AGAIN).await;
                 }
             },
-            () = tokio::time::sleep(redeliver_after) => {}
+            () = sleep(redeliver_after) => is_due = true,
         }
+    }
+}
+
+/// The time after a push in which what is committed is gathered for the next one.
+#[derive(Default)]
+struct Pause {
+    running: Option<Pin<Box<Sleep>>>,
+    /// How long the last one was.
+    last: Option<Duration>,
+}
+
+impl Pause {
+    /// So many were pushed; none after nothing.
+    fn begin(&mut self, peer: &Peer, pushed: usize) {
+        self.last = if pushed > 0 { peer.pause(self.last, pushed) } else { None };
+        self.running = self.last.map(|pause| Box::pin(sleep(pause)));
+    }
+
+    /// Comes back when it is over; never when there is none.
+    async fn over(&mut self) {
+        match &mut self.running {
+            Some(running) => running.await,
+            None => std::future::pending().await,
+        }
+        self.running = None;
     }
 }
 
@@ -68,80 +107,76 @@ fn now(connection: &Connection) -> Duration {
     connection.broker.clock.monotonic()
 }
 
-/// Whether something is left that the window has room for.
+/// Whether something is left.
 enum Pushed {
+    /// Nothing.
     All,
+    /// The window has room for it.
     More,
+    /// It has not, or the store could not be asked: whatever happens next, it is tried again.
+    Later,
 }
 
 async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, End> {
     let room = PUSH_WINDOW.saturating_sub(window.unacked.len());
     let limit = i64::try_from(room).unwrap_or(0).min(DELIVERIES_MAX);
     if limit == 0 {
-        return Ok(Pushed::All);
+        return Ok(Pushed::Later);
     }
     let fresh = &connection.registration.peer().fresh;
     if let Some(taken) = fresh.take(usize::try_from(limit).unwrap_or(0)) {
         let news = taken.rows.into_iter().filter(|(seq, _)| *seq > window.sent);
-        let frames = news.map(|(_, delivery)| Arc::unwrap_or_clone(delivery)).collect();
-        send(connection, window, frames).await?;
+        send(connection, window, news.map(|(_, written)| written).collect()).await?;
         return Ok(if taken.more { Pushed::More } else { Pushed::All });
     }
-    if connection.broker.store.is_alone() {
+    let store = &connection.broker.store;
+    if store.is_alone() {
         fresh.follow();
     }
-    let (mesh, recipient) = (&connection.mesh, connection.session.member_id.as_uuid());
-    let store = &connection.broker.store;
-    let waiting = match store.deliveries(mesh.mesh_id, recipient, window.sent, limit).await {
-        Ok(waiting) => waiting,
+    let recipient = connection.session.member_id.as_uuid();
+    let asked = Asked { recipient, after_seq: window.sent, limit };
+    let mut read = match connection.registration.deliverer().read(store, asked).await {
+        Ok(read) => read,
         Err(error) => {
-            // The next wake-up or the timer tries again.
             fresh.leave();
             tracing::warn!(error = error.chain(), "deliveries could not be read");
-            return Ok(Pushed::All);
+            return Ok(Pushed::Later);
         }
     };
-    let full = i64::try_from(waiting.count()).unwrap_or(i64::MAX) == limit;
-    let Messages { whole, damaged } = waiting;
-    let seqs: Vec<i64> = whole.iter().map(|delivery| delivery.seq).collect();
-    let mut frames: Vec<frame::Delivery> = whole.into_iter().filter_map(on_the_wire).collect();
-    for (unsaid, why) in [(unsaid(&seqs, &frames), NO_KEY), (damaged, DAMAGED)] {
+    let mut pushed = if read.more { Pushed::More } else { Pushed::All };
+    for (unsaid, why) in [(read.unsaid, NO_KEY), (read.damaged, DAMAGED)] {
         if let (Some(first), false) = (unsaid.first(), set_aside(connection, &unsaid, why).await) {
             // An acknowledgement of what comes after it would end it.
-            frames.retain(|delivery| delivery.seq < *first);
-            fresh.leave();
+            read.written.retain(|written| written.seq() < *first);
+            pushed = Pushed::Later;
         }
     }
-    if full {
+    if !matches!(pushed, Pushed::All) {
         fresh.leave();
     }
-    send(connection, window, frames).await?;
-    Ok(if full { Pushed::More } else { Pushed::All })
+    send(connection, window, read.written).await?;
+    Ok(pushed)
 }
 
 async fn send(
     connection: &Connection,
     window: &mut Window,
-    mut frames: Vec<frame::Delivery>,
+    written: Vec<Arc<Written>>,
 ) -> Result<(), End> {
     let sent_at = now(connection);
     let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
-    while !frames.is_empty() {
-        let rest = frames.split_off(fitting(&frames, bytes_max).max(1));
-        let deliveries = std::mem::replace(&mut frames, rest);
-        window.unacked.extend(deliveries.iter().map(|delivery| (delivery.seq, sent_at)));
-        window.sent = deliveries.last().map_or(window.sent, |delivery| delivery.seq);
-        connection.broker.pipeline.metrics().pushes.inc_by(deliveries.len() as u64);
-        let push = FromBroker::Push(Push { deliveries });
+    let mut rest = written.as_slice();
+    while !rest.is_empty() {
+        let (some, later) = rest.split_at(Written::fitting(rest, bytes_max));
+        window.unacked.extend(some.iter().map(|written| (written.seq(), sent_at)));
+        window.sent = some.last().map_or(window.sent, |written| written.seq());
+        window.pushed += some.len();
+        connection.broker.pipeline.metrics().pushes.inc_by(some.len() as u64);
+        let push = Outgoing::Push(Written::push(some));
         connection.outbound.send(push).await.map_err(|_| End::Gone)?;
+        rest = later;
     }
     Ok(())
-}
-
-/// What was read and cannot be said.
-fn unsaid(seqs: &[i64], frames: &[frame::Delivery]) -> Vec<i64> {
-    let said: HashSet<i64> = frames.iter().map(|delivery| delivery.seq).collect();
-    seqs.iter().copied().filter(|seq| !said.contains(seq)).collect()
 }
 
 /// Whether these are out of the way.
@@ -178,14 +213,18 @@ fn acknowledge(
     }
     // What was never sent cannot have arrived.
     let seq = seq.min(window.sent);
-    window.unacked.retain(|(sent, _)| *sent > seq);
+    let before = window.unacked.len();
+    while window.unacked.pop_front_if(|(sent, _)| *sent <= seq).is_some() {}
     ending.up_to = ending.up_to.max(Some(seq));
+    ending.rows += before - window.unacked.len();
 }
 
 /// Deliveries that arrived and that the store is told to forget, once at a time.
 struct Ending<'a> {
     /// Up to here, once nothing is under way.
     up_to: Option<i64>,
+    /// About how many these are.
+    rows: usize,
     under_way: Option<(i64, BoxFuture<'a, Result<u64, StoreError>>)>,
 }
 
@@ -194,7 +233,8 @@ impl<'a> Ending<'a> {
         if self.under_way.is_none()
             && let Some(seq) = self.up_to.take()
         {
-            self.under_way = Some((seq, Box::pin(done(connection, seq))));
+            let rows = std::mem::take(&mut self.rows);
+            self.under_way = Some((seq, Box::pin(done(connection, seq, rows))));
         }
     }
 
@@ -214,15 +254,22 @@ impl<'a> Ending<'a> {
 }
 
 /// Where the member's other daemons get everything too, they are waited for.
-async fn done(connection: &Connection, seq: i64) -> Result<u64, StoreError> {
+async fn done(connection: &Connection, seq: i64, rows: usize) -> Result<u64, StoreError> {
     let (broker, session) = (&connection.broker, &connection.session);
     let mesh_id = connection.mesh.mesh_id;
     match connection.mesh.connection_policy {
         ConnectionPolicy::AllowConcurrent => {
-            broker.store.deliveries_acked(mesh_id, session, seq, broker.pulse()).await
+            // A task of its own: nobody polls this while a push waits for its turn with the store,
+            // and it must not hold the turn that all pushes wait for.
+            let (broker, session, pulse) = (Arc::clone(broker), *session, broker.pulse());
+            let acked = tokio::spawn(async move {
+                broker.store.deliveries_acked(mesh_id, &session, seq, pulse).await
+            });
+            acked.await.unwrap_or(Err(StoreError::Panicked))
         }
         ConnectionPolicy::PreferNewest | ConnectionPolicy::PreferOldest => {
-            broker.store.deliveries_done_along(mesh_id, session.member_id.as_uuid(), seq).await
+            let arrived = Arrived { recipient: session.member_id.as_uuid(), seq };
+            connection.registration.deliverer().end(&broker.store, arrived, rows).await
         }
     }
 }
@@ -239,26 +286,4 @@ impl Window {
         }
         false
     }
-}
-
-/// A delivery as a frame; nothing for one that cannot be said, which stays in the store.
-pub(super) fn on_the_wire(delivery: Delivery) -> Option<frame::Delivery> {
-    let sender_pubkey = Hex::parse(&delivery.sender_pubkey).ok()?;
-    Some(frame::Delivery {
-        seq: delivery.seq,
-        broker_message_id: delivery.broker_message_id,
-        client_message_id: delivery.client_message_id,
-        sender_member_id: delivery.sender_member_id,
-        sender_pubkey,
-        sender_name: delivery.sender_name,
-        destination_kind: delivery.destination.kind(),
-        destination_ref: delivery.destination.reference().to_owned(),
-        reply_to_id: delivery.reply_to_id,
-        priority: delivery.priority,
-        meta: delivery.meta,
-        body: delivery.body,
-        request_fingerprint: delivery.request_fingerprint,
-        body_commitment: delivery.body_commitment.map(BodyHash),
-        accepted_at: delivery.accepted_at,
-    })
 }

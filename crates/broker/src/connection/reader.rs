@@ -17,7 +17,7 @@ use semel_wire::frame::{
 use semel_wire::limits::frame_bytes_max;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::{Connection, End, answer, presence, request};
+use super::{Connection, End, Outgoing, answer, presence, request};
 use crate::accept::{Age, DedupeMode};
 use crate::hub::Ending;
 use crate::limits::{SENDS_IN_FLIGHT_BYTES, SENDS_IN_FLIGHT_MAX};
@@ -111,7 +111,7 @@ impl Reader<'_> {
         let all_answered = async {
             let _all = self.in_flight.acquire_many(SENDS_IN_FLIGHT_MAX).await;
             let reason = FromBroker::CloseReason(reason);
-            let _ = self.connection.outbound.send(reason).await;
+            let _ = self.connection.outbound.send(reason.into()).await;
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -136,7 +136,7 @@ impl Reader<'_> {
             }
             FromDaemon::FeatureNegotiationRequest(request) => {
                 let answer = features(connection, &request);
-                connection.outbound.send(answer).await.map_err(|_| End::Gone)?;
+                connection.outbound.send(answer.into()).await.map_err(|_| End::Gone)?;
                 self.negotiated.store(true, Ordering::Relaxed);
                 self.signals.negotiated.notify_one();
                 return Ok(());
@@ -154,7 +154,7 @@ impl Reader<'_> {
             FromDaemon::PresenceRequest(asked) => presence::asked(connection, &asked),
             FromDaemon::Hello(_) => return Err(End::protocol_error("hello comes once")),
         };
-        connection.outbound.send(answer).await.map_err(|_| End::Gone)
+        connection.outbound.send(answer.into()).await.map_err(|_| End::Gone)
     }
 
     /// Hands a send in before the next frame is read; its answer is waited for beside.
@@ -170,7 +170,8 @@ impl Reader<'_> {
         let (item, enqueued_at) = match answer::item(connection, frame) {
             Ok(item) => item,
             Err(refused) => {
-                let _ = connection.outbound.send(FromBroker::SendResult(*refused)).await;
+                let refused = FromBroker::SendResult(*refused);
+                let _ = connection.outbound.send(refused.into()).await;
                 return;
             }
         };
@@ -186,12 +187,12 @@ impl Reader<'_> {
 /// answered ends the connection.
 async fn answer_all(
     mut answering: mpsc::UnboundedReceiver<Awaited>,
-    outbound: mpsc::Sender<FromBroker>,
+    outbound: mpsc::Sender<Outgoing>,
     doomed: mpsc::Sender<End>,
 ) {
     while let Some(Awaited { id, answer, _place, _bytes }) = answering.recv().await {
         match answer::result(id, answer.await.unwrap_or(Answer::Close)) {
-            Ok(result) => drop(outbound.send(FromBroker::SendResult(result)).await),
+            Ok(result) => drop(outbound.send(FromBroker::SendResult(result).into()).await),
             Err(end) => drop(doomed.send(end).await),
         }
     }

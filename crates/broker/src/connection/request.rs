@@ -11,8 +11,8 @@ use semel_wire::frame::{
 };
 use semel_wire::limits::frame_bytes_max;
 
-use super::pusher::on_the_wire;
 use super::{Connection, End};
+use crate::deliverer::on_the_wire;
 use crate::limits::{HISTORY_READ_MAX, QUEUE_LEASE};
 use crate::store::{Take, Taken};
 

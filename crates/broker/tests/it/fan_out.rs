@@ -3,8 +3,10 @@
 
 use semel_broker::housekeeping::sweep_once;
 use semel_broker::limits::SWEEP_ROWS;
-use semel_broker::store::Store;
+use semel_broker::meshes::Meshes;
+use semel_broker::store::{MeshChange, NewMember, Role, Store};
 use semel_core::clock::UnixMs;
+use semel_wire::features::ConnectionPolicy;
 use semel_wire::frame::FromDaemon;
 
 use crate::client::{Daemon, Served, get, send_frame, serve, until};
@@ -179,6 +181,123 @@ async fn what_went_to_many_is_swept_in_pages_of_rows() {
     let pages = SENDS * SUBSCRIBERS / usize::try_from(SWEEP_ROWS).unwrap();
     assert!(store.sqlite().commits() - before >= pages as u64);
     assert_eq!(fixture.plant("DELETE FROM delivery_queue").await, 0);
+}
+
+/// Members who are subscribed to the topic, and connected.
+async fn online(served: &Served, numbers: std::ops::Range<usize>) -> Vec<Daemon> {
+    let (store, mesh_id) = (&served.fixture.store, served.fixture.mesh_id);
+    let mut online = Vec::new();
+    for number in numbers {
+        let member = NewMember {
+            member_id: served.fixture.mint.uuid(),
+            name: format!("member {number}"),
+            role: Role::Member,
+            key_id: format!("key-{number}"),
+            pubkey: support::pubkey(number),
+        };
+        store.member_add(mesh_id, &member, support::NOW).await.unwrap();
+        assert!(store.topic_subscribe(mesh_id, TOPIC.1, member.member_id).await.unwrap());
+        online.push(Daemon::welcomed(served.address, number).await);
+    }
+    online
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_reaches_all_who_are_connected_in_order() {
+    const SENDS: usize = 60;
+    for policy in [ConnectionPolicy::PreferNewest, ConnectionPolicy::AllowConcurrent] {
+        for fixture in [support::sqlite().await, support::postgres().await] {
+            let change = MeshChange { connection_policy: Some(policy), ..MeshChange::default() };
+            let mesh = fixture.store.mesh_find("test").await.unwrap().unwrap();
+            assert!(fixture.store.mesh_set(&mesh, &change, support::NOW).await.unwrap());
+            let server = Server::of(&fixture);
+            let served = serve(fixture).await;
+            let readers = online(&served, 3..50).await.into_iter().map(|mut daemon| {
+                tokio::spawn(async move {
+                    let mut seqs = Vec::new();
+                    while seqs.len() < SENDS {
+                        let push = daemon.pushed().await;
+                        seqs.extend(push.deliveries.iter().map(|delivery| delivery.seq));
+                        daemon.ack(*seqs.last().unwrap()).await;
+                    }
+                    seqs
+                })
+            });
+            let readers: Vec<_> = readers.collect();
+            let mut one = Daemon::welcomed(served.address, 0).await;
+            let sent = burst(&mut one, SENDS, server).await;
+            for reader in readers {
+                assert_eq!(reader.await.unwrap(), sent);
+            }
+        }
+    }
+}
+
+/// Whoever has a turn with the store uses it, also while its connection waits for another one: else
+/// all turns are held so, and nobody gets any further.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_holds_no_turn_that_its_own_connection_waits_for() {
+    for policy in [ConnectionPolicy::PreferNewest, ConnectionPolicy::AllowConcurrent] {
+        let fixture = support::postgres().await;
+        let change = MeshChange { connection_policy: Some(policy), ..MeshChange::default() };
+        let mesh = fixture.store.mesh_find("test").await.unwrap().unwrap();
+        assert!(fixture.store.mesh_set(&mesh, &change, support::NOW).await.unwrap());
+        let address = fixture.address.clone().unwrap();
+        let served = serve(fixture).await;
+        let mut one = Daemon::welcomed(served.address, 0).await;
+        let mut others = online(&served, 3..33).await;
+        let first = one.send(send_frame("first", TOPIC, "hi")).await.history_id.unwrap();
+        for other in &mut others {
+            assert_eq!(other.pushed().await.deliveries[0].seq, first);
+        }
+        let (client, connection) =
+            tokio_postgres::connect(&address, tokio_postgres::NoTls).await.unwrap();
+        let driving = tokio::spawn(connection);
+        client.batch_execute("BEGIN; LOCK TABLE mesh.delivery_queue").await.unwrap();
+        for other in &mut others {
+            other.ack(first).await;
+        }
+        let sql = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
+                    WHERE NOT granted AND datname = current_database()";
+        let waiting = async || client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
+        let at_once = if policy == ConnectionPolicy::AllowConcurrent { 8 } else { 1 };
+        until(async || waiting().await >= at_once).await;
+        // All of them want to read meanwhile.
+        served.hub.wake_meshes(&Meshes::one(served.fixture.mesh_id));
+        for _ in 0..20 {
+            assert!(waiting().await >= at_once);
+        }
+        client.batch_execute("ROLLBACK").await.unwrap();
+        let second = one.send(send_frame("second", TOPIC, "hi")).await.history_id.unwrap();
+        for other in &mut others {
+            assert_eq!(other.pushed().await.deliveries[0].seq, second);
+        }
+        driving.abort();
+    }
+}
+
+/// A commit wakes all of its recipients at once: they share what they ask of the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_are_connected_are_served_with_few_statements() {
+    const SENDS: usize = 8;
+    let served = serve(support::postgres().await).await;
+    let mut one = Daemon::welcomed(served.address, 0).await;
+    let mut others = online(&served, 3..60).await;
+    let Store::Postgres(store) = &served.fixture.store else { panic!("it is PostgreSQL") };
+    let (before, mut pushes) = (store.statements_sent(), 0);
+    for number in 0..SENDS {
+        let sent = one.send(send_frame(&format!("note-{number}"), TOPIC, "hi")).await;
+        let seq = sent.history_id.unwrap();
+        for other in &mut others {
+            let push = other.pushed().await;
+            assert_eq!(push.deliveries.iter().map(|d| d.seq).collect::<Vec<_>>(), [seq]);
+            other.ack(seq).await;
+            pushes += 1;
+        }
+    }
+    // One alone takes BEGIN, two reads and ROLLBACK, and to end it BEGIN, DELETE and COMMIT.
+    let sent = store.statements_sent() - before;
+    assert!(sent < 3 * pushes, "{sent} statements for {pushes} pushes");
 }
 
 /// A commit wakes all of its recipients at once; whoever accepts must still find a connection.

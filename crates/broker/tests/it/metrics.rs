@@ -154,7 +154,7 @@ async fn what_a_night_finds_is_shown() {
         }
     };
     shows(1, 0, 0).await;
-    let file = rusqlite::Connection::open(served.fixture.folder().join("broker.db")).unwrap();
+    let file = semel_testkit::sqlite::open(served.fixture.folder().join("broker.db")).unwrap();
     file.busy_timeout(crate::client::PATIENCE).unwrap();
     file.execute("DELETE FROM client_message_dedupe", []).unwrap();
     shows(2, 1, 0).await;

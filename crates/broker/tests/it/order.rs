@@ -72,7 +72,7 @@ async fn on_sqlite_nothing_overtakes_a_transaction_that_is_tried_again() {
           BEGIN SELECT RAISE(ROLLBACK, 'on purpose'); END"
     );
     fixture.plant(&refuse).await;
-    let file = rusqlite::Connection::open(fixture.folder().join("broker.db")).unwrap();
+    let file = semel_testkit::sqlite::open(fixture.folder().join("broker.db")).unwrap();
     let served = serve(fixture).await;
     let mut daemon = Daemon::welcomed(served.address, 0).await;
     for number in 0..SENDS {
@@ -120,7 +120,7 @@ async fn on_sqlite_who_is_told_to_wait_in_its_transaction_leaves_nothing() {
 async fn on_sqlite_known_ids_among_new_ones_change_no_order() {
     const CROWD: usize = 20;
     let served = serve(support::sqlite().await).await;
-    let file = rusqlite::Connection::open(served.fixture.folder().join("broker.db")).unwrap();
+    let file = semel_testkit::sqlite::open(served.fixture.folder().join("broker.db")).unwrap();
     let mut daemon = Daemon::welcomed(served.address, 0).await;
     let mut new = Vec::new();
     for crowd in 0..200 {

@@ -105,7 +105,7 @@ async fn attempts(f: &Fixture) -> Vec<(i64, i64)> {
             rows.iter().map(|row| (row.get(0), row.get(1))).collect()
         }
         None => {
-            let file = rusqlite::Connection::open(f.folder().join("broker.db")).unwrap();
+            let file = semel_testkit::sqlite::open(f.folder().join("broker.db")).unwrap();
             let sql = "SELECT seq, attempts FROM delivery_queue ORDER BY seq";
             let mut statement = file.prepare(sql).unwrap();
             let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();

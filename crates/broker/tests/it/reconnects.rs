@@ -55,7 +55,7 @@ async fn come_and_go(address: SocketAddr, number: usize) -> Daemon {
 
 /// How many rows every table of the store has.
 fn rows(served: &Served) -> BTreeMap<String, usize> {
-    let file = rusqlite::Connection::open(served.fixture.folder().join("broker.db")).unwrap();
+    let file = semel_testkit::sqlite::open(served.fixture.folder().join("broker.db")).unwrap();
     file.busy_timeout(crate::client::PATIENCE).unwrap();
     let mut tables = file.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
     let names = tables.query_map([], |row| row.get::<_, String>(0)).unwrap();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use semel_broker::accept::Verdict;
-use semel_broker::store::{Ended, Greeted, MemberStatus, Store};
+use semel_broker::store::{Arrived, Asked, Ended, Greeted, MemberStatus, Store};
 use semel_core::code::Code;
 use semel_core::fingerprint::{BodyHash, Fingerprint};
 use semel_core::id::UuidId;
@@ -41,6 +41,7 @@ const CASES: &[Case<Fixture>] = &[
     Case { name: "of many racers with one id one is accepted", run: |f| Box::pin(racers(f)) },
     Case { name: "history numbers have no gap", run: |f| Box::pin(gap_free(f)) },
     Case { name: "acknowledged deliveries are gone", run: |f| Box::pin(acknowledged(f)) },
+    Case { name: "many are read and ended at once", run: |f| Box::pin(read_and_ended_together(f)) },
     Case { name: "the rows of an accepted send read back", run: |f| Box::pin(reads_back(f)) },
 ];
 
@@ -244,6 +245,26 @@ async fn acknowledged(f: &Fixture) {
     assert_eq!(f.waiting(0).await, [1, 2, 3]);
     let page = f.store.deliveries(f.mesh_id, f.members[0].as_uuid(), 1, 1).await.unwrap();
     assert_eq!(page.whole.iter().map(|d| d.seq).collect::<Vec<_>>(), [2]);
+}
+
+async fn read_and_ended_together(f: &Fixture) {
+    for id in ["a", "b", "c"] {
+        history_id(&f.accept_one(f.item(0, id, TOPIC, "hi")).await);
+    }
+    history_id(&f.accept_one(f.item(0, "d", dm2(), "hi")).await);
+    let recipient = |number: usize| f.members[number].as_uuid();
+    let asked = |number, after_seq, limit| Asked { recipient: recipient(number), after_seq, limit };
+    let asked = [asked(1, 0, 2), asked(2, 0, 10), asked(0, 2, 10), asked(0, 9, 10)];
+    let found = f.store.deliveries_of(f.mesh_id, &asked).await.unwrap();
+    assert_eq!(found.seqs, [vec![1, 2], vec![4], vec![3], vec![]]);
+    let read: Vec<i64> = found.messages.whole.iter().map(|message| message.seq).collect();
+    assert_eq!((read, found.cut), (vec![1, 2, 3, 4], vec![false; 4]), "each message once");
+    let arrived = |number, seq| Arrived { recipient: recipient(number), seq };
+    let arrived = [arrived(1, 2), arrived(0, 1), arrived(2, 3)];
+    assert_eq!(f.store.deliveries_done_along(f.mesh_id, &arrived).await.unwrap(), 3);
+    assert_eq!(f.store.deliveries_done_along(f.mesh_id, &arrived).await.unwrap(), 0);
+    assert_eq!((f.waiting(0).await, f.waiting(1).await), (vec![2, 3], vec![3]));
+    assert_eq!(f.waiting(2).await, [4]);
 }
 
 async fn reads_back(f: &Fixture) {

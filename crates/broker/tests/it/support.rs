@@ -249,7 +249,7 @@ impl Fixture {
     /// Runs SQL behind the store's back, written for PostgreSQL's schema.
     pub(crate) async fn plant(&self, sql: &str) -> u64 {
         let Some(address) = &self.address else {
-            let file = rusqlite::Connection::open(self.folder().join("broker.db")).unwrap();
+            let file = semel_testkit::sqlite::open(self.folder().join("broker.db")).unwrap();
             file.busy_timeout(Duration::from_secs(5)).unwrap();
             return file.execute(&sql.replace("mesh.", ""), []).unwrap() as u64;
         };

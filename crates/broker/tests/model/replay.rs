@@ -439,7 +439,7 @@ async fn sqlite_does_what_the_model_does() {
     let path = folder.path().join("broker.db");
     let on_uncertain = Arc::new(|error: &semel_store::StoreError| panic!("{error}"));
     let store = SqliteStore::open(&path, "epoch-1".to_owned(), START, on_uncertain).await.unwrap();
-    let tables = Tables::Sqlite(rusqlite::Connection::open(&path).unwrap());
+    let tables = Tables::Sqlite(semel_testkit::sqlite::open(&path).unwrap());
     replay(&Store::Sqlite(Arc::new(store)), &tables, SQLITE_TRACES).await;
 }
 

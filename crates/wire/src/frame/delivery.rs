@@ -1,6 +1,8 @@
 //! Messages on their way to a receiver (broker.md, "Push"): live, from history, and their
 //! acknowledgement.
 
+use std::sync::Arc;
+
 use semel_core::clock::UnixMs;
 use semel_core::envelope::{Destination, DestinationKind, Priority};
 use semel_core::fingerprint::{BodyHash, Fields as Accepted, Fingerprint};
@@ -9,10 +11,10 @@ use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId};
 use semel_core::refusal::Refusal;
 
 use super::send::Message;
-use crate::codec::{Fields, Object, Record};
+use crate::codec::{Field, Fields, Object, Record};
 use crate::limits::{
-    DELIVERIES_MAX, FRAME_OVERHEAD_BYTES, HISTORY_LIMIT_MAX, MEMBER_NAME_BYTES_MAX,
-    message_bytes_max,
+    DELIVERIES_MAX, FRAME_BYTES_USUAL, FRAME_OVERHEAD_BYTES, HISTORY_LIMIT_MAX,
+    MEMBER_NAME_BYTES_MAX, message_bytes_max,
 };
 
 /// One accepted message, as a receiver gets it.
@@ -107,6 +109,58 @@ impl Delivery {
         })
     }
 }
+
+/// A delivery as it stands in a frame, made once for however many get it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    seq: i64,
+    text: String,
+}
+
+impl From<&Delivery> for Written {
+    fn from(delivery: &Delivery) -> Self {
+        let mut text = String::with_capacity(FRAME_BYTES_USUAL);
+        Field::write(delivery, &mut text);
+        Self { seq: delivery.seq, text }
+    }
+}
+
+impl Written {
+    /// Its number in the mesh's history.
+    pub const fn seq(&self) -> i64 {
+        self.seq
+    }
+
+    /// How many of the first of these fit into one frame of `frame_bytes_max`: at least one, as in
+    /// [`fitting`].
+    pub fn fitting(deliveries: &[Arc<Self>], frame_bytes_max: usize) -> usize {
+        let mut bytes = PUSH_OPENS.len() + PUSH_ENDS.len();
+        let count = deliveries.iter().take(DELIVERIES_MAX).take_while(|delivery| {
+            // With the comma before it.
+            bytes = bytes.saturating_add(delivery.text.len() + 1);
+            bytes <= frame_bytes_max
+        });
+        count.count().max(1).min(deliveries.len())
+    }
+
+    /// The frame that pushes these, as [`super::FromBroker::encode`] has it.
+    pub fn push(deliveries: &[Arc<Self>]) -> String {
+        let bytes: usize = deliveries.iter().map(|delivery| delivery.text.len() + 1).sum();
+        let mut frame = String::with_capacity(PUSH_OPENS.len() + bytes + PUSH_ENDS.len());
+        frame.push_str(PUSH_OPENS);
+        for (number, delivery) in deliveries.iter().enumerate() {
+            if number > 0 {
+                frame.push(',');
+            }
+            frame.push_str(&delivery.text);
+        }
+        frame.push_str(PUSH_ENDS);
+        frame
+    }
+}
+
+const PUSH_OPENS: &str = "{\"type\":\"push\",\"deliveries\":[";
+const PUSH_ENDS: &str = "]}";
 
 /// How many of the first deliveries certainly fit into one frame of `frame_bytes_max`: at least
 /// one, because [`crate::limits::frame_bytes_max`] has room for any single message.

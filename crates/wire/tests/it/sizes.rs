@@ -1,6 +1,8 @@
 //! The largest frames that the limits allow fit into the advertised size, and no sentence costs a
 //! connection.
 
+use std::sync::Arc;
+
 use semel_core::clock::UnixMs;
 use semel_core::envelope::DestinationKind;
 use semel_core::fingerprint::{BodyHash, Fingerprint};
@@ -104,6 +106,34 @@ fn as_many_deliveries_as_are_said_to_fit_do() {
     }
     assert_eq!(fitting(&[], 0), 0);
     assert_eq!(fitting(&[delivery()], 0), 1);
+}
+
+/// What is written once for all who get it is the frame that each of them would get.
+#[test]
+fn a_push_of_what_is_written_is_the_same_frame_and_fits() {
+    for inline_bytes in INLINE {
+        let bytes_max = frame_bytes_max(inline_bytes);
+        for body_bytes in [0, 1, 1000, inline_bytes] {
+            for delivery in [worst_delivery(body_bytes), Delivery { body: vec![0], ..delivery() }] {
+                let mut deliveries = vec![delivery; 600];
+                let written = Arc::new(Written::from(&deliveries[0]));
+                assert_eq!(written.seq(), deliveries[0].seq);
+                let written = vec![written; 600];
+                let count = Written::fitting(&written, bytes_max);
+                assert!((fitting(&deliveries, bytes_max)..=DELIVERIES_MAX).contains(&count));
+                deliveries.truncate(count);
+                let text = Written::push(&written[..count]);
+                assert_eq!(text, FromBroker::Push(Push { deliveries }).encode());
+                assert!(text.len() <= bytes_max, "{}", text.len());
+            }
+        }
+    }
+    assert_eq!((Written::fitting(&[], 0), Written::push(&[])), (0, nothing()));
+    assert_eq!(Written::fitting(&[Arc::new(Written::from(&delivery()))], 0), 1);
+}
+
+fn nothing() -> String {
+    FromBroker::Push(Push { deliveries: Vec::new() }).encode()
 }
 
 #[test]

@@ -9,17 +9,21 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::history::messages_in_tx;
-use crate::store::{Messages, RawDelivery};
+use crate::store::{Arrived, Asked, RawDelivery, Waiting};
 
 statements! {
+    /// Of as many recipients as are asked about, each along the primary key.
     WAITING = "
-        SELECT seq
-          FROM mesh.delivery_queue
-         WHERE mesh_id = $1
-           AND recipient = $2
-           AND seq > $3
-         ORDER BY seq
-         LIMIT $4";
+        SELECT asked.number::bigint, waiting.seq
+          FROM unnest($2::uuid[], $3::bigint[])
+               WITH ORDINALITY AS asked (recipient, after_seq, number),
+               LATERAL (SELECT delivery_queue.seq
+                          FROM mesh.delivery_queue
+                         WHERE delivery_queue.mesh_id = $1
+                           AND delivery_queue.recipient = asked.recipient
+                           AND delivery_queue.seq > asked.after_seq
+                         ORDER BY delivery_queue.seq
+                         LIMIT $4) AS waiting";
 
     /// From recipient to recipient along the primary key, one row each.
     OLDEST = "
@@ -51,6 +55,18 @@ statements! {
            AND recipient = $2
            AND seq <= $3";
 
+    DONE_OF_MANY = "
+        DELETE FROM mesh.delivery_queue
+         WHERE ctid = ANY (ARRAY (
+               SELECT over.ctid
+                 FROM unnest($2::uuid[], $3::bigint[]) AS asked (recipient, seq),
+                      LATERAL (SELECT waiting.ctid
+                                 FROM mesh.delivery_queue AS waiting
+                                WHERE waiting.mesh_id = $1
+                                  AND waiting.recipient = asked.recipient
+                                  AND waiting.seq <= asked.seq
+                               OFFSET 0) AS over))";
+
     SET_ASIDE = "
         INSERT INTO mesh.delivery_set_aside (mesh_id, recipient, seq, reason, at)
         SELECT $1, $2, found.seq, $4, $5
@@ -77,18 +93,28 @@ statements! {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn deliveries(
+    pub(in crate::store) async fn deliveries_of(
         &self,
         mesh_id: MeshId,
-        recipient: Uuid,
-        after_seq: i64,
-        limit: i64,
-    ) -> Result<Messages, StoreError> {
+        asked: &[Asked],
+    ) -> Result<Waiting, StoreError> {
+        let (recipients, after): (Vec<Uuid>, Vec<i64>) =
+            asked.iter().map(|asked| (asked.recipient, asked.after_seq)).unzip();
+        let limit = asked.iter().map(|asked| asked.limit).max().unwrap_or(0);
         let tx = self.postgres.snapshot().await?;
-        let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &recipient, &after_seq, &limit];
-        let rows = tx.query(WAITING, by).await?;
-        let seqs = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
-        messages_in_tx(&tx, mesh_id, &seqs).await
+        let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &recipients, &after, &limit];
+        let mut found = vec![Vec::new(); asked.len()];
+        for row in tx.query(WAITING, by).await? {
+            let number: i64 = row.try_get(0)?;
+            let whose = usize::try_from(number - 1).ok().and_then(|at| found.get_mut(at));
+            if let Some(seqs) = whose {
+                seqs.push(row.try_get::<_, i64>(1)?);
+            }
+        }
+        found.iter_mut().for_each(|seqs| seqs.sort_unstable());
+        let (waiting, seqs) = Waiting::pick(asked, found);
+        let seqs: Vec<i64> = seqs.into_iter().collect();
+        Ok(Waiting { messages: messages_in_tx(&tx, mesh_id, &seqs).await?, ..waiting })
     }
 
     pub(in crate::store) async fn delivery_oldest(
@@ -107,6 +133,19 @@ impl PostgresStore {
         seq: i64,
     ) -> Result<u64, StoreError> {
         self.execute(DONE, &[&mesh_id.as_uuid(), &recipient, &seq]).await
+    }
+
+    pub(in crate::store) async fn deliveries_done_along(
+        &self,
+        mesh_id: MeshId,
+        arrived: &[Arrived],
+    ) -> Result<u64, StoreError> {
+        // In one order, so that two of these cannot wait for each other.
+        let mut arrived = arrived.to_vec();
+        arrived.sort_unstable_by_key(|arrived| arrived.recipient);
+        let (recipients, seqs): (Vec<Uuid>, Vec<i64>) =
+            arrived.iter().map(|arrived| (arrived.recipient, arrived.seq)).unzip();
+        self.execute(DONE_OF_MANY, &[&mesh_id.as_uuid(), &recipients, &seqs]).await
     }
 
     pub(in crate::store) async fn deliveries_set_aside(

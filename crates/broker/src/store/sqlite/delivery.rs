@@ -7,41 +7,18 @@ use semel_store::sqlite::Tx;
 use semel_store::{StoreError, is_of_one_row, statements};
 use uuid::Uuid;
 
+use super::history::message_if_any;
 use super::{Key, SqliteStore, key};
-use crate::store::{Messages, RawDelivery, Unreadable};
+use crate::store::{Arrived, Asked, Messages, RawDelivery, Unreadable, Waiting};
 
 statements! {
     WAITING = "
-        SELECT delivery.seq, history.broker_message_id, history.sender_member_id,
-               sender.name, sender_key.pubkey, history.destination_kind,
-               COALESCE(topic.client_message_id, direct.client_message_id),
-               COALESCE(topic.topic, direct.destination_ref),
-               COALESCE(topic.reply_to_id, direct.reply_to_id),
-               COALESCE(topic.priority, direct.priority),
-               COALESCE(topic.meta, direct.meta),
-               COALESCE(topic.body, direct.body),
-               COALESCE(topic.body_commitment, direct.body_commitment),
-               COALESCE(topic.accepted_at, direct.accepted_at),
-               COALESCE(topic.request_fingerprint, direct.request_fingerprint)
-          FROM delivery_queue AS delivery
-          JOIN message_history AS history
-            ON history.mesh_id = delivery.mesh_id AND history.seq = delivery.seq
-          JOIN member AS sender
-            ON sender.mesh_id = history.mesh_id AND sender.member_id = history.sender_member_id
-          LEFT JOIN topic_message AS topic
-                 ON topic.mesh_id = history.mesh_id
-                AND topic.broker_message_id = history.broker_message_id
-          LEFT JOIN message_queue AS direct
-                 ON direct.mesh_id = history.mesh_id
-                AND direct.broker_message_id = history.broker_message_id
-          LEFT JOIN member_key AS sender_key
-                 ON sender_key.mesh_id = sender.mesh_id
-                AND sender_key.member_id = sender.member_id
-                AND sender_key.status <> 'rotated_out'
-         WHERE delivery.mesh_id = :mesh_id
-           AND delivery.recipient = :recipient
-           AND delivery.seq > :after_seq
-         ORDER BY delivery.seq
+        SELECT seq
+          FROM delivery_queue
+         WHERE mesh_id = :mesh_id
+           AND recipient = :recipient
+           AND seq > :after_seq
+         ORDER BY seq
          LIMIT :limit";
 
     /// Of the next recipient along the primary key.
@@ -82,21 +59,28 @@ statements! {
 }
 
 impl SqliteStore {
-    pub(in crate::store) async fn deliveries(
+    pub(in crate::store) async fn deliveries_of(
         &self,
         mesh_id: MeshId,
-        recipient: Uuid,
-        after_seq: i64,
-        limit: i64,
-    ) -> Result<Messages, StoreError> {
-        let read = self.sqlite.read(move |connection| {
-            let mut statement = connection.prepare_cached(WAITING)?;
-            let by = named_params! {
-                ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(),
-                ":after_seq": after_seq, ":limit": limit,
-            };
-            let rows = statement.query_map(by, read_row)?;
-            Ok(Messages::of(rows.collect::<Result<Vec<_>, _>>()?))
+        asked: &[Asked],
+    ) -> Result<Waiting, StoreError> {
+        let asked = asked.to_vec();
+        let read = self.sqlite.read(move |snapshot| {
+            let mut statement = snapshot.prepare_cached(WAITING)?;
+            let mut found = Vec::with_capacity(asked.len());
+            for asked in &asked {
+                let by = named_params! {
+                    ":mesh_id": key(mesh_id), ":recipient": asked.recipient.into_bytes(),
+                    ":after_seq": asked.after_seq, ":limit": asked.limit,
+                };
+                let seqs = statement.query_map(by, |row| row.get(0))?;
+                found.push(seqs.collect::<Result<Vec<i64>, _>>()?);
+            }
+            let (waiting, seqs) = Waiting::pick(&asked, found);
+            let read = |seq| message_if_any(snapshot, mesh_id, seq).transpose();
+            let rows = seqs.into_iter().filter_map(read).collect::<Result<Vec<_>, _>>()?;
+            let messages = Messages::of(rows);
+            Ok(Waiting { messages, ..waiting })
         });
         read.await
     }
@@ -137,10 +121,14 @@ impl SqliteStore {
     pub(in crate::store) async fn deliveries_done_along(
         &self,
         mesh_id: MeshId,
-        recipient: Uuid,
-        seq: i64,
+        arrived: &[Arrived],
     ) -> Result<u64, StoreError> {
-        self.sqlite.write_along(move |tx| done_in_tx(tx, mesh_id, recipient, seq)).await
+        let arrived = arrived.to_vec();
+        let write = self.sqlite.write_along(move |tx| {
+            let done = arrived.iter().map(|by| done_in_tx(tx, mesh_id, by.recipient, by.seq));
+            done.sum()
+        });
+        write.await
     }
 
     pub(in crate::store) async fn deliveries_set_aside(

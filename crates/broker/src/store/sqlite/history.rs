@@ -134,6 +134,16 @@ pub(super) fn message(
     mesh_id: MeshId,
     seq: i64,
 ) -> Result<Result<RawDelivery, Unreadable>, StoreError> {
+    let found = message_if_any(connection, mesh_id, seq)?;
+    Ok(found.ok_or(rusqlite::Error::QueryReturnedNoRows)?)
+}
+
+/// The same for one that may not be there.
+pub(super) fn message_if_any(
+    connection: &Connection,
+    mesh_id: MeshId,
+    seq: i64,
+) -> Result<Option<Result<RawDelivery, Unreadable>>, StoreError> {
     let by = named_params! {":mesh_id": key(mesh_id), ":seq": seq};
-    Ok(connection.prepare_cached(MESSAGE)?.query_row(by, read_row)?)
+    Ok(connection.prepare_cached(MESSAGE)?.query_row(by, read_row).optional()?)
 }
