@@ -34,7 +34,8 @@ pub use session::{
     Standing,
 };
 pub use sqlite::{
-    APPLICATION_ID as SQLITE_APPLICATION_ID, MIGRATIONS as SQLITE_MIGRATIONS, SqliteStore,
+    APPLICATION_ID as SQLITE_APPLICATION_ID, MIGRATIONS as SQLITE_MIGRATIONS, ROWS as SQLITE_ROWS,
+    SqliteStore,
 };
 
 /// Either database.

@@ -1,6 +1,7 @@
 //! `semel doctor`: looks at the machine, the home, the stores and what runs, and says what to do.
 //! It changes nothing: no store is migrated, no mode is tightened, no leftover is removed.
 
+mod deep;
 mod folders;
 mod machine;
 mod running;
@@ -15,12 +16,17 @@ use crate::{print, progress};
 /// Look at this machine, the home, the stores and what runs, and say what to do
 ///
 /// Nothing is changed. The exit code is 1 when there is a problem; warnings are none.
+/// With --deep everything is read: every row of every database, secrets and gears.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   semel doctor
+  semel doctor --deep
   semel doctor --json
   semel doctor --store postgres://semel@db/semel --limiter redis://cache:6379")]
 pub(crate) struct Arguments {
+    /// Read everything that is kept and compare it with its fingerprints; may take minutes
+    #[arg(long)]
+    deep: bool,
     /// Look at this PostgreSQL, too: `postgres://…`
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
@@ -95,7 +101,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut findings = machine::look(&root).await;
     findings.extend(folders::look(&root));
     findings.extend(folders::starts(&root));
-    findings.extend(stores::files(&root));
+    let expected = stores::expected(&root);
+    findings.extend(stores::files(&expected));
     if let Some(store) = &arguments.store {
         findings.push(stores::postgres(store).await);
     }
@@ -104,6 +111,12 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     findings.extend(running::look(&root).await);
     drop(shown);
+    if arguments.deep {
+        let bar = progress::bar("reading");
+        findings.extend(deep::databases(&expected, &bar).await);
+        findings.extend(deep::secrets(&root));
+        findings.extend(deep::gears(&root, &bar));
+    }
     let problems = findings.iter().filter(|one| one.condition == Condition::Problem).count();
     print(&match Form::of_flag(arguments.json) {
         Form::Json => format!("{}\n", document(&findings)),

@@ -13,6 +13,7 @@ pub mod link;
 pub mod outbox;
 pub mod peer;
 pub mod reader;
+pub mod rows;
 pub mod upkeep;
 
 use semel_store::migration::{Migration, MigrationSet};
@@ -54,6 +55,9 @@ mod tests {
         let inbox = sql::migrated(INBOX_MIGRATIONS.migrations);
         let of_outbox =
             [outbox::ALL, outbox::transition::ALL, claim::ALL, link::ALL, peer::ALL, upkeep::ALL];
+        // They walk whole tables.
+        sql::prepares(&outbox, &rows::ALL[..2]);
+        sql::prepares(&inbox, &rows::ALL[2..]);
         for statements in of_outbox {
             sql::prepares(&outbox, statements);
             let plans = sql::plans(&outbox, statements);

@@ -112,3 +112,9 @@ pub const LISTEN_RETRY: Duration = Duration::from_secs(1);
 
 /// Notifications that may wait for their reader; more wait in the connection.
 pub const LISTEN_QUEUE_MAX: usize = 1024;
+
+/// Rows that are read at once when a whole table is.
+pub(crate) const ROWS_PER_PAGE: u32 = 256;
+
+/// Bad rows that are told in words; the rest is counted.
+pub(crate) const COMPLAINTS_MAX: usize = 20;

@@ -15,6 +15,7 @@ mod log;
 mod open;
 mod queue;
 mod restore;
+mod rows;
 mod sums;
 mod walk;
 mod writer;
@@ -32,6 +33,7 @@ use lane::Lane;
 pub use lock::Alone;
 use queue::Urgency;
 pub use restore::{Existing, RestoreError, refuse_damaged, restore};
+pub use rows::{RowsRead, Start, TableRows};
 pub use sums::path_of as sums_path;
 use writer::{How, Writer};
 

@@ -14,6 +14,7 @@ mod presence;
 mod queue;
 mod request;
 mod restore;
+mod rows;
 mod session;
 mod sweep;
 mod topic;
@@ -31,6 +32,7 @@ use semel_store::{OpenError, StoreError, statements};
 use uuid::Uuid;
 
 use super::Pulse;
+pub use rows::ROWS;
 
 /// "SMLB" in the file's header.
 pub const APPLICATION_ID: i32 = 0x534d_4c42;
@@ -172,6 +174,7 @@ mod tests {
         let connection = sql::migrated(MIGRATIONS.migrations);
         // The check walks whole tables by design, and shows its pages as scans.
         sql::prepares(&connection, check::ALL);
+        sql::prepares(&connection, rows::ALL);
         #[rustfmt::skip]
         let files = [
             ALL, accept::ALL, audit::ALL, dedupe::ALL, delivery::ALL, history::ALL, invite::ALL,

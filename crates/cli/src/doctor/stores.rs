@@ -16,7 +16,7 @@ use semel_registrar::store::sqlite as registrar;
 use semel_store::OpenError;
 use semel_store::migration::MigrationSet;
 use semel_store::postgres::{Postgres, PostgresOptions};
-use semel_store::sqlite::{LastStop, look};
+use semel_store::sqlite::{LastStop, TableRows, look};
 
 use super::Finding;
 use super::folders::is_locked;
@@ -26,20 +26,29 @@ use crate::stores::Kept;
 use crate::system::{now, random};
 
 /// A store, whose it must be, and who has it open.
-struct Expected {
-    kept: Kept,
-    application_id: i32,
-    migrations: Vec<MigrationSet>,
+pub(super) struct Expected {
+    pub(super) kept: Kept,
+    pub(super) application_id: i32,
+    pub(super) migrations: Vec<MigrationSet>,
+    /// Tables whose rows can be compared with what was written.
+    pub(super) rows: Vec<&'static [TableRows]>,
     /// Who holds this lock has the file open.
     lock: PathBuf,
-    repair: String,
+    pub(super) repair: String,
 }
 
-pub(super) fn files(root: &Path) -> Vec<Finding> {
-    expected(root).iter().filter_map(file).collect()
+impl Expected {
+    /// Whether it was made, and is not lost.
+    pub(super) fn is_there(&self) -> bool {
+        matches!(self.kept.look(), Ok(Presence::There))
+    }
 }
 
-fn expected(root: &Path) -> Vec<Expected> {
+pub(super) fn files(expected: &[Expected]) -> Vec<Finding> {
+    expected.iter().filter_map(file).collect()
+}
+
+pub(super) fn expected(root: &Path) -> Vec<Expected> {
     let (homes, _) = Home::list(root).unwrap_or((Vec::new(), Complete::Yes));
     let local = root.join("daemon/local").join(HomeFile::Lock.as_str());
     let (broker, engine) = (Kept::broker(root), Kept::jobs(root));
@@ -49,6 +58,7 @@ fn expected(root: &Path) -> Vec<Expected> {
             kept: broker,
             application_id: broker::SQLITE_APPLICATION_ID,
             migrations: vec![broker::SQLITE_MIGRATIONS, registrar::MIGRATIONS],
+            rows: vec![broker::SQLITE_ROWS, registrar::ROWS],
             lock: local,
         },
         Expected {
@@ -56,20 +66,30 @@ fn expected(root: &Path) -> Vec<Expected> {
             kept: engine,
             application_id: jobs::APPLICATION_ID,
             migrations: vec![jobs::MIGRATIONS, registrar::MIGRATIONS],
+            rows: vec![jobs::ROWS, registrar::ROWS],
             lock: root.join("jobs/lock"),
         },
     ];
     for home in homes {
         let repair = command("daemon recover", &home);
         for database in Database::ALL {
-            let (application_id, migrations) = match database {
-                Database::Outbox => (daemon::OUTBOX_APPLICATION_ID, daemon::OUTBOX_MIGRATIONS),
-                Database::Inbox => (daemon::INBOX_APPLICATION_ID, daemon::INBOX_MIGRATIONS),
+            let (application_id, migrations, rows) = match database {
+                Database::Outbox => (
+                    daemon::OUTBOX_APPLICATION_ID,
+                    daemon::OUTBOX_MIGRATIONS,
+                    daemon::rows::OUTBOX_ROWS,
+                ),
+                Database::Inbox => (
+                    daemon::INBOX_APPLICATION_ID,
+                    daemon::INBOX_MIGRATIONS,
+                    daemon::rows::INBOX_ROWS,
+                ),
             };
             expected.push(Expected {
                 kept: Kept::daemon(&home, *database),
                 application_id,
                 migrations: vec![migrations],
+                rows: vec![rows],
                 lock: home.path(HomeFile::Lock),
                 repair: repair.clone(),
             });

@@ -4,6 +4,7 @@
 
 mod closed;
 mod damaged;
+mod deep;
 mod ends;
 mod log;
 mod registrar;

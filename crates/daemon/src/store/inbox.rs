@@ -488,7 +488,7 @@ pub fn sweep_keys_in_tx(tx: &Connection, before: UnixMs, limit: i64) -> Result<u
 }
 
 /// A message whose columns begin at this one. One that is not what arrived is `Corrupt`.
-fn message(row: &Row<'_>, first: usize) -> Result<Message, StoreError> {
+pub(super) fn message(row: &Row<'_>, first: usize) -> Result<Message, StoreError> {
     let id: i64 = row.get(first)?;
     let message = read(row, id, first).map_err(|error| damaged(id, error))?;
     let digest: [u8; 32] =

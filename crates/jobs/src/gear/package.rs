@@ -171,6 +171,14 @@ pub(crate) fn private_copy(root: &Path, id: &str, to: &Path) -> Result<State, Pa
     Ok(state)
 }
 
+/// Whether the package of a gear is what was installed.
+pub fn check(root: &Path, id: &str) -> Result<(), PackageError> {
+    let changed = || PackageError::Changed { id: id.to_owned() };
+    let state = state(root, id)?.ok_or_else(changed)?;
+    let read = hash(&folder(root).join(id).join("package"))?;
+    if read == state.sha256 { Ok(()) } else { Err(changed()) }
+}
+
 /// A folder that is removed when it is no longer needed.
 #[derive(Debug)]
 pub struct Scratch(pub(crate) PathBuf);
@@ -218,17 +226,26 @@ struct Room {
     bytes: u64,
 }
 
-/// Copies a package and hashes what is written: names, whether they can be run, and contents.
+/// Copies a package and hashes what is read: names, whether they can be run, and contents.
 fn copy(from: &Path, to: &Path) -> Result<String, PackageError> {
+    read_package(from, Some(to))
+}
+
+/// The hash alone.
+fn hash(from: &Path) -> Result<String, PackageError> {
+    read_package(from, None)
+}
+
+fn read_package(from: &Path, to: Option<&Path>) -> Result<String, PackageError> {
     let mut hash = Sha256::new();
     let mut room = Room { files: PACKAGE_FILES_MAX, bytes: PACKAGE_BYTES_MAX };
-    copy_folder(from, to, "", 0, &mut room, &mut hash)?;
+    read_folder(from, to, "", 0, &mut room, &mut hash)?;
     Ok(Hex::<32>(hash.finalize().into()).to_string())
 }
 
-fn copy_folder(
+fn read_folder(
     from: &Path,
-    to: &Path,
+    to: Option<&Path>,
     name: &str,
     depth: usize,
     room: &mut Room,
@@ -238,7 +255,7 @@ fn copy_folder(
     if depth > PACKAGE_DEPTH_MAX {
         return unfit("there are folders in folders without end");
     }
-    make(to, 0o700)?;
+    to.map_or(Ok(()), |to| make(to, 0o700))?;
     let mut names = Vec::new();
     for entry in fs::read_dir(from).map_err(io("list", from))? {
         let entry = entry.map_err(io("list", from))?;
@@ -253,25 +270,26 @@ fn copy_folder(
     }
     names.sort();
     for entry in names {
-        let (source, target) = (from.join(&entry), to.join(&entry));
+        let (source, target) = (from.join(&entry), to.map(|to| to.join(&entry)));
         let path = if name.is_empty() { entry } else { format!("{name}/{entry}") };
         let kind = fs::symlink_metadata(&source).map_err(io("look at", &source))?.file_type();
         if kind.is_dir() {
-            copy_folder(&source, &target, &path, depth + 1, room, hash)?;
+            read_folder(&source, target.as_deref(), &path, depth + 1, room, hash)?;
         } else if kind.is_file() {
-            copy_file(&source, &target, &path, room, hash)?;
+            read_file(&source, target.as_deref(), &path, room, hash)?;
         } else {
             let why = "only plain files and folders can be in a package";
             return Err(PackageError::Unfit { path: source, why });
         }
     }
-    let closed = fs::set_permissions(to, Permissions::from_mode(0o500));
-    closed.map_err(io("close", to))
+    to.map_or(Ok(()), |to| {
+        fs::set_permissions(to, Permissions::from_mode(0o500)).map_err(io("close", to))
+    })
 }
 
-fn copy_file(
+fn read_file(
     from: &Path,
-    to: &Path,
+    to: Option<&Path>,
     name: &str,
     room: &mut Room,
     hash: &mut Sha256,
@@ -287,8 +305,11 @@ fn copy_file(
     }
     let runs = found.mode() & 0o100 != 0;
     let mode = if runs { 0o500 } else { 0o400 };
-    let target = OpenOptions::new().write(true).create_new(true).mode(mode).open(to);
-    let mut target = target.map_err(io("make", to))?;
+    let made = |to: &Path| {
+        let target = OpenOptions::new().write(true).create_new(true).mode(mode).open(to);
+        target.map_err(io("make", to)).map(|target| (target, to.to_owned()))
+    };
+    let mut target = to.map(made).transpose()?;
     let mut content = Sha256::new();
     let mut piece = vec![0; 64 << 10];
     let mut length = 0_u64;
@@ -306,7 +327,9 @@ fn copy_file(
         length += bytes;
         let piece = piece.get(..read).unwrap_or_default();
         content.update(piece);
-        target.write_all(piece).map_err(io("write", to))?;
+        if let Some((target, to)) = &mut target {
+            target.write_all(piece).map_err(io("write", to))?;
+        }
     }
     // Lengths first, so that no two packages read the same.
     let name_length = u64::try_from(name.len()).unwrap_or(u64::MAX);

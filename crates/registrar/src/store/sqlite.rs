@@ -8,6 +8,7 @@ mod gate;
 mod grant;
 mod register;
 mod restore;
+mod rows;
 mod sweep;
 mod verification;
 
@@ -17,6 +18,7 @@ use semel_store::migration::{Migration, MigrationSet};
 use semel_store::sqlite::Sqlite;
 
 pub use effect::consume_in_tx;
+pub use rows::ROWS;
 
 /// The schema, to be migrated beside the user's own.
 pub const MIGRATIONS: MigrationSet = MigrationSet {
@@ -51,6 +53,7 @@ mod tests {
         let connection = sql::migrated(MIGRATIONS.migrations);
         sql::prepares(&connection, catalogue::ALL);
         sql::prepares(&connection, restore::ALL);
+        sql::prepares(&connection, rows::ALL);
         let files =
             [attempt::ALL, effect::ALL, gate::ALL, grant::ALL, sweep::ALL, verification::ALL];
         for statements in files {

@@ -24,6 +24,7 @@ fn an_installed_package_is_copied_as_it_was() {
     let (document, state) = install(home.path(), source.path(), &[]).expect("installed");
     assert_eq!(document.manifest.id, "small");
     assert_eq!(installed(home.path()).expect("a list"), ["small"]);
+    check(home.path(), "small").expect("it is what was installed");
     let to = home.path().join("copy");
     assert_eq!(private_copy(home.path(), "small", &to).expect("a copy"), state);
     assert_eq!(fs::read(to.join("lib/part")).expect("a file"), b"part");
@@ -64,6 +65,8 @@ fn every_change_after_the_installation_is_noticed() {
         change(&package);
         let copied = private_copy(home.path(), "small", &home.path().join("copy"));
         assert!(matches!(copied, Err(PackageError::Changed { .. })), "{what}: {copied:?}");
+        let checked = check(home.path(), "small");
+        assert!(matches!(checked, Err(PackageError::Changed { .. })), "{what}: {checked:?}");
     }
 }
 

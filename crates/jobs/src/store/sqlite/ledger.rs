@@ -8,7 +8,7 @@ use super::SqliteStore;
 use super::job::{by_no, no_of};
 use super::row::Id;
 use crate::store::lines::{Lines, Row, rows, span};
-use crate::store::{JobNo, Ledger, Line};
+use crate::store::{Job, JobNo, Ledger, Line};
 
 statements! {
     ADD = "
@@ -51,6 +51,18 @@ impl SqliteStore {
         });
         read.await
     }
+}
+
+/// Reads all lines of a job, and keeps none.
+pub(super) fn read_all(tx: &Connection, job: &Job) -> Result<(), StoreError> {
+    let mut lines = Lines::of((job.no, job.created_at, job.source), 0, 0);
+    let mut statement = tx.prepare_cached(AFTER)?;
+    let mut rows = statement.query(params![job.no.0, i64::MIN, i64::MAX])?;
+    while let Some(row) = rows.next()? {
+        let text: String = row.get(2)?;
+        lines.add(&Row { entry: row.get(0)?, at: row.get(1)?, lines: &text })?;
+    }
+    Ok(())
 }
 
 /// The last line gets the number `last`.
