@@ -14,7 +14,7 @@ mod upkeep;
 
 use clap::Subcommand;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -58,25 +58,21 @@ enum Command {
     NewEpoch(target::Target),
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, format!("error: {error}")))?;
-    runtime.block_on(async {
-        match &arguments.command {
-            Command::Serve(arguments) => serve::run(arguments).await,
-            Command::Migrate(target) => target.open().await.map(drop),
-            Command::Sweep(target) => upkeep::sweep(target).await,
-            Command::Check(arguments) => upkeep::check(arguments).await,
-            Command::Audit(arguments) => upkeep::audit(arguments).await,
-            Command::Mesh(command) => mesh::run(command).await,
-            Command::Member(command) => member::run(command).await,
-            Command::Topic(command) => topic::topic(command).await,
-            Command::Queue(command) => topic::queue(command).await,
-            Command::Invite(arguments) => invite::run(arguments).await,
-            Command::Backup(arguments) => backup::backup(arguments).await,
-            Command::Restore(arguments) => backup::restore(arguments).await,
-            Command::StartFresh(arguments) => backup::start_fresh(arguments),
-            Command::NewEpoch(target) => backup::new_epoch(target).await,
-        }
-    })
+pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.command {
+        Command::Serve(arguments) => serve::run(arguments).await,
+        Command::Migrate(target) => target.open().await.map(drop),
+        Command::Sweep(target) => upkeep::sweep(target).await,
+        Command::Check(arguments) => upkeep::check(arguments).await,
+        Command::Audit(arguments) => upkeep::audit(arguments).await,
+        Command::Mesh(command) => mesh::run(command).await,
+        Command::Member(command) => member::run(command).await,
+        Command::Topic(command) => topic::topic(command).await,
+        Command::Queue(command) => topic::queue(command).await,
+        Command::Invite(arguments) => invite::run(arguments).await,
+        Command::Backup(arguments) => backup::backup(arguments).await,
+        Command::Restore(arguments) => backup::restore(arguments).await,
+        Command::StartFresh(arguments) => backup::start_fresh(arguments),
+        Command::NewEpoch(target) => backup::new_epoch(target).await,
+    }
 }

@@ -163,7 +163,7 @@ fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Up(arguments) => running(up::run(arguments)),
         Command::Fingerprint(arguments) => fingerprint::run(arguments),
-        Command::Broker(arguments) => broker::run(arguments),
+        Command::Broker(arguments) => running(broker::run(arguments)),
         Command::Daemon(arguments) => running(daemon::run(arguments)),
         Command::Mesh(arguments) => running(mesh::run(arguments)),
         Command::Send(arguments) => running(local::send::run(arguments)),
@@ -204,10 +204,14 @@ const LEFT_MAX: Duration = Duration::from_secs(5);
 
 /// Runs what waits for things.
 fn running(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let failed = |error| Failure::new(exit::Exit::Failed, format!("error: {error}"));
+    system::refuse_few_threads()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
-    let done = runtime.block_on(command);
+    let done = runtime.block_on(async {
+        system::outlive_large_files().map_err(failed)?;
+        command.await
+    });
     // What blocks a thread for ever does not keep the process from ending.
     runtime.shutdown_timeout(LEFT_MAX);
     done

@@ -1,7 +1,7 @@
 //! What the machine gives: randomness, a clock's ids, and the end of the process.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel_core::clock::{Clock, SystemClock, UnixMs};
@@ -79,6 +79,41 @@ pub(crate) fn now() -> UnixMs {
 
 pub(crate) fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Threads beside those of the runtime that every command needs.
+const THREADS_BESIDE: usize = 2;
+
+/// Refuses to go on where not even the first threads can be started: the runtime would panic.
+pub(crate) fn refuse_few_threads() -> Result<(), Failure> {
+    let wanted = std::thread::available_parallelism().map_or(1, usize::from) + THREADS_BESIDE;
+    let gate = Arc::new(Mutex::new(()));
+    let all_at_once = gate.lock().unwrap_or_else(PoisonError::into_inner);
+    let waits = || {
+        let gate = Arc::clone(&gate);
+        std::thread::Builder::new().spawn(move || drop(gate.lock()))
+    };
+    let started: std::io::Result<Vec<_>> = (0..wanted).map(|_| waits()).collect();
+    drop(all_at_once);
+    let told = |error| {
+        let text = format!(
+            "error: no thread can be started: {error}\nthis user may have too few of them: see \
+             ulimit -u, or TasksMax of the service"
+        );
+        Failure::new(Exit::Unavailable, text)
+    };
+    for thread in started.map_err(told)? {
+        // It does nothing that could panic.
+        let _ = thread.join();
+    }
+    Ok(())
+}
+
+/// A file that has reached the limit of its size (`ulimit -f`) is a write that fails, and not a
+/// signal that ends the process without a word.
+pub(crate) fn outlive_large_files() -> std::io::Result<()> {
+    // The handler stays for as long as the process does.
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
 }
 
 /// SIGTERM and SIGINT both mean: finish what is under way, then end.

@@ -79,6 +79,15 @@ fn send(home: &Path) {
     }
 }
 
+/// What the SQLite of another program says of a database: it may be an older one.
+fn checked_by_python(database: &Path) -> String {
+    let check = "import sqlite3, sys\n\
+                 for row in sqlite3.connect(sys.argv[1]).execute('PRAGMA integrity_check'):\n \
+                 print(row[0])";
+    let output = Command::new("python3").args(["-c", check]).arg(database).output().unwrap();
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
 fn inbox(home: &Path) -> usize {
     asked(home, &["inbox", "list"])["items"].as_array().unwrap().len()
 }
@@ -110,6 +119,11 @@ fn a_home_that_was_stopped_is_its_databases_alone() {
     listening.kill().unwrap();
     listening.wait().unwrap();
     copy(&home, &other);
+    let databases =
+        ["broker/broker.db", "daemon/local/outbox.db", "daemon/local/inbox.db", "jobs/jobs.db"];
+    for database in databases {
+        assert_eq!(checked_by_python(&other.join(database)), "ok\n", "{database}");
+    }
     let mut up = Up::start(&other);
     assert_eq!(inbox(&other), SENDS);
     assert_eq!(asked(&other, &["job", "list"]), jobs);

@@ -22,7 +22,7 @@ CREATE TABLE job (
     dedup_hash      BLOB    CHECK (length(dedup_hash) = 32),
     created_at      INTEGER NOT NULL,
 
-    plan            TEXT    CHECK (json_valid(plan)),
+    plan            TEXT    CHECK (plan IS NULL OR json_valid(plan)),
     plan_no         INTEGER NOT NULL DEFAULT 0,
     status          TEXT    NOT NULL CHECK (status = 'pending' OR status = 'planning'
                                 OR status = 'validating' OR status = 'awaiting_approval'
@@ -42,10 +42,10 @@ CREATE TABLE job (
     held_by         TEXT,
     budget_ms       INTEGER NOT NULL,
     deadline_at     INTEGER,
-    question        TEXT    CHECK (json_valid(question)),
+    question        TEXT    CHECK (question IS NULL OR json_valid(question)),
     expires_at      INTEGER,
-    answer          TEXT    CHECK (json_valid(answer)),
-    error           TEXT    CHECK (json_valid(error)),
+    answer          TEXT    CHECK (answer IS NULL OR json_valid(answer)),
+    error           TEXT    CHECK (error IS NULL OR json_valid(error)),
     failure_class   TEXT    CHECK (failure_class = 'transient' OR failure_class = 'gear_bug'
                                 OR failure_class = 'plan_rejected' OR failure_class = 'user_error'
                                 OR failure_class = 'resource_limit'),
@@ -115,9 +115,9 @@ CREATE TABLE execution_log (
     attempts         INTEGER NOT NULL,
     -- Whether a failure is the gear's own word.
     certain          INTEGER NOT NULL CHECK (certain IN (0, 1)),
-    result           TEXT    CHECK (json_valid(result)),
+    result           TEXT    CHECK (result IS NULL OR json_valid(result)),
     artifact_sha256  BLOB,
-    error            TEXT    CHECK (json_valid(error)),
+    error            TEXT    CHECK (error IS NULL OR json_valid(error)),
     started_at       INTEGER NOT NULL,
     completed_at     INTEGER,
     -- As whom its last attempt acts. Repeated as somebody else it would be another effect.

@@ -13,6 +13,7 @@ use crate::limits::LEFTOVER_KEPT;
 /// Removes what is old and nobody's.
 pub fn purge(root: &Path, now: UnixMs) {
     installed::sweep(root);
+    purge_half_written(&root.join("jobs"), now);
     let gears = package::folder(root);
     for entry in fs::read_dir(&gears).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -27,6 +28,23 @@ pub fn purge(root: &Path, now: UnixMs) {
         if is_over && is_old(&path, now) {
             tracing::info!(name, "what an installation has left is removed");
             package::remove(&path);
+        }
+    }
+}
+
+/// What `durable_write` had not named yet: it may hold secrets.
+fn purge_half_written(folder: &Path, now: UnixMs) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_str().unwrap_or_default();
+        let is_half = [".secrets.", ".secrets.key."].iter().any(|start| {
+            let number = name.strip_prefix(start).unwrap_or_default();
+            number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit())
+        });
+        if is_half && is_old(&path, now) {
+            tracing::info!(name, "a file that was not written to its end is removed");
+            // What cannot be removed is left for the next time.
+            let _ = fs::remove_file(&path);
         }
     }
 }
@@ -69,6 +87,16 @@ mod tests {
         for (name, age) in [(".new-1", old), (".new-2", young), (".old-1", old), ("hello", old)] {
             made(&gears.join(name), age);
         }
+        let jobs = home.path().join("jobs");
+        let half = |name: &str, age: Duration| {
+            let file = fs::File::create(jobs.join(name)).expect("a file");
+            file.set_modified(at(age)).expect("it has a time");
+        };
+        half(".secrets.00112233445566ff", old);
+        half(".secrets.key.00112233445566ff", old);
+        half(".secrets.00112233445566fe", young);
+        half("secrets", old);
+        half("secrets.key", old);
         // Nobody has this number: it is more than there can be.
         made(&run.join("4194305-1"), old);
         made(&run.join(format!("{}-1", std::process::id())), old);

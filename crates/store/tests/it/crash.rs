@@ -76,3 +76,52 @@ fn every_crash_point_leaves_what_was_acknowledged() {
     assert!(points > 100, "only {points} crash points");
     assert!(seen_unacknowledged, "no child died between commit and answer");
 }
+
+/// Only what is whole has the name of a backup, and the next one takes its place in any case.
+#[test]
+fn a_backup_that_is_killed_leaves_nothing_under_its_name() {
+    let (mut whole, mut none) = (0, 0);
+    crash::every_point(
+        "crash::a_backup_that_is_killed_leaves_nothing_under_its_name",
+        |child| {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build();
+            runtime.unwrap().block_on(async {
+                let store = open(&child.folder);
+                for number in 0..20 {
+                    let key = format!("{number:02}{}", "x".repeat(3000));
+                    store.write(move |tx| put(tx, &key, 1)).await.unwrap();
+                }
+                store.close().await;
+                let (mut options, _) = options(&child.folder);
+                options.instrument = Some(crash::instrument);
+                let store = Sqlite::open(&options).unwrap();
+                child.acknowledge("opened");
+                store.backup_into(&child.folder.join("backup.db")).await.unwrap();
+                child.acknowledge("copied");
+            });
+        },
+        |left| {
+            let target = left.folder.join("backup.db");
+            if target.exists() {
+                let copied = rusqlite::Connection::open(&target).unwrap();
+                let count = "SELECT count(*) FROM item";
+                let rows: i64 = copied.query_row(count, [], |row| row.get(0)).unwrap();
+                assert_eq!(rows, 20, "half of it at {:?}", left.point);
+                whole += 1;
+                return;
+            }
+            assert!(!left.acknowledged.contains(&"copied".to_owned()), "lost at {:?}", left.point);
+            none += 1;
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let store = open(&left.folder);
+                store.backup_into(&target).await.unwrap();
+                store.close().await;
+            });
+            let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&target).unwrap());
+            assert_eq!(mode & 0o777, 0o600, "its owner's alone");
+            assert!(!left.folder.join("backup.db.part").exists());
+        },
+    );
+    assert!(whole > 0 && none > 10, "{whole} {none}");
+}
