@@ -368,6 +368,7 @@ mod tests {
             inline_bytes: 1,
             blob_bytes: 1,
             message_retention_days: 1,
+            next_seq: 1,
             connection_policy: semel_wire::features::ConnectionPolicy::PreferNewest,
         }
     }

@@ -129,6 +129,7 @@ async fn admit(
         session_epoch: session.epoch,
         store_epoch: connection.broker.life.epoch().to_owned(),
         server_time: connection.broker.clock.wall(),
+        next_seq: connection.mesh.next_seq,
     };
     if !send(sink, &FromBroker::HelloAck(ack)).await {
         depart(connection).await;

@@ -99,6 +99,7 @@ impl World {
             inline_bytes: 1,
             blob_bytes: 1,
             message_retention_days: 1,
+            next_seq: 1,
         };
         Self {
             gate: Gate::new(mesh.mesh_id, Arc::new(Present::new(Arc::new(clock.clone())))),

@@ -39,6 +39,8 @@ pub struct Mesh {
     pub blob_bytes: u64,
     /// How long messages are kept, delivered or not.
     pub message_retention_days: u32,
+    /// The number of its next message, when this was read.
+    pub next_seq: i64,
 }
 
 /// Somebody who is let in.

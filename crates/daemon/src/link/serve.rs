@@ -212,6 +212,7 @@ async fn begin(
         link.complain(&error, "how far the inbox goes could not be read");
         Ended::storage("the inbox cannot be read")
     })?;
+    let went_back = went_back(ack, [extent.as_ref(), link_row.history.as_ref()]);
     let (member_id, store_epoch) = (ack.member_id, ack.store_epoch.clone());
     link.status.send_modify(|status| {
         if let Some(loss) = status.lost_by.take() {
@@ -222,7 +223,7 @@ async fn begin(
         status.store_epoch = Some(store_epoch);
         status.server_time = server_time;
     });
-    link.say(LinkState::Connected, None);
+    link.say(LinkState::Connected, went_back);
     link.roster.begin();
     link.inbox.announce(EventKind::DaemonReconnect, &json!({}));
     tracing::info!(%member_id, session_epoch = ack.session_epoch, "connected to the broker");
@@ -255,6 +256,22 @@ async fn begin(
         left: mpsc::unbounded_channel().1,
         pinged_at: now,
     })
+}
+
+/// What is said of a broker whose store has not yet given out a number that has arrived here.
+fn went_back(ack: &semel_wire::frame::HelloAck, known: [Option<&Extent>; 2]) -> Option<String> {
+    let known = known.map(|extent| Extent::after(extent, &ack.store_epoch));
+    let newest = known.into_iter().max().unwrap_or(0);
+    if newest < ack.next_seq {
+        return None;
+    }
+    let words = format!(
+        "the broker's store is older than what has arrived here (message {newest}, the next one \
+         is {}): it was put back without semel broker restore or new-epoch",
+        ack.next_seq
+    );
+    tracing::error!("{words}");
+    Some(words)
 }
 
 async fn run(

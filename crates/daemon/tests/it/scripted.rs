@@ -97,6 +97,7 @@ impl Line {
             session_epoch: 1,
             store_epoch: store_epoch.to_owned(),
             server_time: SystemClock::new().wall(),
+            next_seq: i64::MAX,
         }))
         .await;
         match self.next().await.unwrap() {

@@ -104,6 +104,9 @@ pub struct HelloAck {
     pub store_epoch: String,
     /// The broker's clock.
     pub server_time: UnixMs,
+    /// The number that the next message of the mesh gets. A daemon that has received a higher one
+    /// knows that the broker's store was put back as it was before, and that nobody said so.
+    pub next_seq: i64,
 }
 
 impl Record for HelloAck {
@@ -113,6 +116,7 @@ impl Record for HelloAck {
             session_epoch: fields.take("session_epoch")?,
             store_epoch: fields.name("store_epoch", NAME_BYTES_MAX)?,
             server_time: fields.take("server_time")?,
+            next_seq: fields.take("next_seq")?,
         })
     }
 
@@ -121,5 +125,6 @@ impl Record for HelloAck {
         object.put("session_epoch", &self.session_epoch);
         object.put_text("store_epoch", &self.store_epoch);
         object.put("server_time", &self.server_time);
+        object.put("next_seq", &self.next_seq);
     }
 }

@@ -146,6 +146,7 @@ pub(crate) fn from_broker() -> Vec<FromBroker> {
             session_epoch: 17,
             store_epoch: "018bcfe5".to_owned(),
             server_time: NOW,
+            next_seq: 42,
         }),
         FromBroker::FeatureNegotiationResponse(offer().respond(&features())),
         FromBroker::CloseReason(close_reason()),

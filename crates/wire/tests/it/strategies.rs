@@ -249,9 +249,9 @@ pub(crate) fn from_broker() -> impl Strategy<Value = FromBroker> {
         (hex(), uuid(), time()).prop_map(|(nonce, broker_id, time)| {
             FromBroker::Challenge(Challenge { nonce, broker_id, time })
         }),
-        (uuid(), seq(), name(), time()).prop_map(
-            |(member_id, session_epoch, store_epoch, server_time)| {
-                let ack = HelloAck { member_id, session_epoch, store_epoch, server_time };
+        (uuid(), seq(), name(), time(), seq()).prop_map(
+            |(member_id, session_epoch, store_epoch, server_time, next_seq)| {
+                let ack = HelloAck { member_id, session_epoch, store_epoch, server_time, next_seq };
                 FromBroker::HelloAck(ack)
             }
         ),

@@ -16,6 +16,7 @@ fn mesh(dedupe: DedupeMode, known_since: i64) -> Mesh {
         inline_bytes: 1024,
         blob_bytes: 1024,
         message_retention_days: 1,
+        next_seq: 1,
     }
 }
 

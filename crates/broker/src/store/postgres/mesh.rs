@@ -20,7 +20,7 @@ statements! {
     MESH_FIND = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
                inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy,
-               dedupe_known_since
+               dedupe_known_since, next_seq
           FROM mesh.mesh
          WHERE slug = $1";
 
@@ -28,7 +28,7 @@ statements! {
     MESH_LIST = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
                inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy,
-               dedupe_known_since
+               dedupe_known_since, next_seq
           FROM mesh.mesh
          WHERE slug >= ''
          ORDER BY slug";
@@ -115,6 +115,7 @@ fn mesh(row: &Row) -> Result<Mesh, StoreError> {
         message_retention_days: number(8)?,
         connection_policy: policy(&slug, row.try_get(9)?)?,
         dedupe_known_since: UnixMs(row.try_get(10)?),
+        next_seq: row.try_get(11)?,
         slug,
     })
 }

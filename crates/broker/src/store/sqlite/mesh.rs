@@ -20,7 +20,7 @@ statements! {
     MESH_FIND = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
                inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy,
-               dedupe_known_since
+               dedupe_known_since, next_seq
           FROM mesh
          WHERE slug = :slug";
 
@@ -28,7 +28,7 @@ statements! {
     MESH_LIST = "
         SELECT mesh_id, slug, dedupe_mode, dedupe_retention_days, rate_limit, rate_window_ms,
                inline_bytes, blob_bytes, message_retention_days, clone_concurrency_policy,
-               dedupe_known_since
+               dedupe_known_since, next_seq
           FROM mesh
          WHERE slug >= ''
          ORDER BY slug";
@@ -134,5 +134,6 @@ fn mesh(row: &Row<'_>) -> Result<Mesh, StoreError> {
         message_retention_days: row.get(8)?,
         connection_policy,
         dedupe_known_since: UnixMs(row.get(10)?),
+        next_seq: row.get(11)?,
     })
 }

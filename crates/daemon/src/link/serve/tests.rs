@@ -80,6 +80,7 @@ impl Bench {
             session_epoch: 1,
             store_epoch: "one".to_owned(),
             server_time: clock.wall(),
+            next_seq: 1,
         };
         let serving = match begin(&mut link, &ack, Negotiated::default()).await {
             Ok(serving) => serving,
@@ -183,5 +184,26 @@ async fn a_question_whose_answer_makes_no_sense_is_over() {
         let said = FromBroker::salvage(nonsense.as_bytes(), 1 << 10);
         bench.serving.heard_all(&mut bench.link, said, &mut none).await.ok().unwrap();
         assert_eq!(bench.serving.asked.is_empty(), over, "{nonsense}");
+    }
+}
+
+/// Put back by a plain copy, a store has the epoch that it had.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_whose_store_has_gone_back_is_told_of() {
+    let mut bench = Bench::new().await;
+    bench.plant("UPDATE link SET history_epoch = 'one', history_seq = 7");
+    for (next_seq, went_back) in [(8, false), (7, true), (1, true), (8, false)] {
+        let ack = HelloAck {
+            member_id: UuidId::new(Uuid::from_u128(9)),
+            session_epoch: 2,
+            store_epoch: "one".to_owned(),
+            server_time: bench.clock.wall(),
+            next_seq,
+        };
+        let begun = begin(&mut bench.link, &ack, Negotiated::default()).await;
+        assert!(begun.is_ok(), "messages go on");
+        let said = bench.link.status.borrow().last_error.clone();
+        let words = "the broker's store is older than what has arrived here (message 7";
+        assert_eq!(said.is_some_and(|said| said.starts_with(words)), went_back, "{next_seq}");
     }
 }
