@@ -16,6 +16,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use semel_core::clock::UnixMs;
+use semel_core::fingerprint::BodyHash;
 use semel_core::hex::Hex;
 use semel_core::id::InstanceId;
 use semel_core::mint::IdMint;
@@ -230,4 +231,21 @@ fn said(error: &serde_json::Error) -> String {
         _ => "a field is not of its type",
     };
     format!("{what} (line {line}, column {column})")
+}
+
+/// A checksum of a document's values.
+fn sum(values: &[&str]) -> String {
+    Hex(BodyHash::of(values.join("\n").as_bytes()).0).to_string()
+}
+
+/// A value that makes sense may still be another one than was written. Whoever changes a document
+/// by hand takes its checksum out.
+fn refuse_changed(said: Option<&str>, sum: &str) -> Result<(), String> {
+    match said {
+        Some(said) if said != sum => {
+            Err("it is not what was written (if you have changed it, delete the line sha256)"
+                .to_owned())
+        }
+        Some(_) | None => Ok(()),
+    }
 }

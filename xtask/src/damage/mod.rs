@@ -138,3 +138,15 @@ fn one(
     fs::remove_dir_all(&folder)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_disk_does_to_a_file_is_harmless_refused_or_said() {
+        let program = chaos::program().expect("the program was built with the tests");
+        let report = run_trials(&program, 40, 29).expect("the drill runs");
+        assert!(report.is_fine(), "{}", report.json());
+    }
+}

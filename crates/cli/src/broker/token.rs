@@ -18,7 +18,7 @@ const TOKEN_BYTES_MAX: u64 = 4096;
 
 /// Reads the token; a missing file gets a random one first.
 pub(crate) fn load(path: &Path) -> Result<AdminToken, Failure> {
-    let text = secret("--admin-token-file", path)?;
+    let text = secret("--admin-token-file", path, random_line)?;
     AdminToken::parse(&text).map_err(|refusal| refused("--admin-token-file", path, &refusal.detail))
 }
 
@@ -40,11 +40,31 @@ pub(crate) fn check_authority(path: &Path) -> Result<(), Failure> {
 
 /// Reads the key of the local authority; a missing file gets a random one first.
 pub(crate) fn authority(path: &Path) -> Result<KeyPair, Failure> {
-    let text = secret("--authority-file", path)?;
-    let secret = Hex::<32>::parse(&text);
-    secret.map(|secret| KeyPair::from_secret(&secret.0)).map_err(|_| {
-        refused("--authority-file", path, "the file holds no key: 64 hexadecimal digits")
-    })
+    let refused = |text: &str| refused("--authority-file", path, text);
+    let text = secret("--authority-file", path, new_authority)?;
+    let (secret, public) = match text.split_once(' ') {
+        Some((secret, public)) => (secret, Some(public)),
+        None => (text.as_str(), None),
+    };
+    let secret = Hex::<32>::parse(secret);
+    let secret = secret.map_err(|_| refused("the file holds no key: 64 hexadecimal digits"))?;
+    let keys = KeyPair::from_secret(&secret.0);
+    match public {
+        Some(public) if public != keys.public().to_string() => {
+            Err(refused("it is damaged: the second word is not the public half of the first"))
+        }
+        Some(_) | None => Ok(keys),
+    }
+}
+
+fn random_line() -> String {
+    Hex(random_bytes()).to_string()
+}
+
+/// Both halves, so that a digit that has changed is noticed.
+fn new_authority() -> String {
+    let secret = random_bytes();
+    format!("{} {}", Hex(secret), KeyPair::from_secret(&secret).public())
 }
 
 fn refused(option: &str, path: &Path, text: &str) -> Failure {
@@ -52,12 +72,12 @@ fn refused(option: &str, path: &Path, text: &str) -> Failure {
 }
 
 /// One line that only its owner can read.
-fn secret(option: &str, path: &Path) -> Result<String, Failure> {
+fn secret(option: &str, path: &Path, line: fn() -> String) -> Result<String, Failure> {
     let refused = |text: String| refused(option, path, &text);
     let io = |error: std::io::Error| refused(error.to_string());
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            make(path).map_err(io)?;
+            make(path, &line()).map_err(io)?;
             File::open(path).map_err(io)?
         }
         opened => opened.map_err(io)?,
@@ -77,12 +97,12 @@ fn secret(option: &str, path: &Path) -> Result<String, Failure> {
 }
 
 /// Whole or not at all, also when two processes make it at once: the first one's counts.
-fn make(path: &Path) -> std::io::Result<()> {
+fn make(path: &Path, line: &str) -> std::io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}", Hex(random_bytes()).to_string().split_off(48)));
     let draft = Path::new(&draft);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
-    let written = writeln!(file, "{}", Hex(random_bytes())).and_then(|()| file.sync_all());
+    let written = writeln!(file, "{line}").and_then(|()| file.sync_all());
     let linked = written.and_then(|()| std::fs::hard_link(draft, path));
     std::fs::remove_file(draft)?;
     match linked {
@@ -96,6 +116,24 @@ fn make(path: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_digit_of_an_authority_that_has_changed_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("authority");
+        let made = authority(&path).expect("made");
+        assert_eq!(authority(&path).expect("read").public(), made.public());
+        let text = std::fs::read_to_string(&path).expect("a key");
+        for place in [0, 70] {
+            let mut changed = text.clone().into_bytes();
+            changed[place] = if changed[place] == b'0' { b'1' } else { b'0' };
+            std::fs::write(&path, changed).expect("changed");
+            assert!(authority(&path).is_err_and(|refused| refused.text.contains("damaged")));
+        }
+        // One that somebody else has made may be the secret alone.
+        std::fs::write(&path, &text[..64]).expect("changed");
+        assert_eq!(authority(&path).expect("read").public(), made.public());
+    }
 
     #[test]
     fn a_missing_file_is_made_for_its_owner_alone() {

@@ -9,7 +9,7 @@ use semel_crypto::keys::KeyPair;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use super::{IdentityError, Sources, said};
+use super::{IdentityError, Sources, refuse_changed, said, sum};
 use crate::home::{Home, HomeError, HomeFile, LockedHome};
 
 const VERSION: u32 = 1;
@@ -40,6 +40,8 @@ struct Document<'a> {
     ed25519_secret: &'a str,
     ed25519_public: &'a str,
     created_at: i64,
+    /// Of all that is above.
+    sha256: Option<&'a str>,
 }
 
 impl Keys {
@@ -83,7 +85,13 @@ impl Keys {
             return Err("ed25519_public is not the public half of ed25519_secret".to_owned());
         }
         let (key_id, created_at) = (key_id.to_owned(), UnixMs(document.created_at));
-        Ok(Self { key_id, pair, created_at })
+        let keys = Self { key_id, pair, created_at };
+        refuse_changed(document.sha256, &keys.sum()).map(|()| keys)
+    }
+
+    /// The secret is not part of it: its public half stands for it.
+    fn sum(&self) -> String {
+        sum(&[&self.key_id, &self.pair.public().to_string(), &self.created_at.0.to_string()])
     }
 
     pub(super) fn write(&self, home: &LockedHome) -> Result<(), HomeError> {
@@ -91,7 +99,7 @@ impl Keys {
     }
 
     fn document(&self) -> Zeroizing<String> {
-        let (key_id, created_at) = (&self.key_id, self.created_at.0);
+        let (key_id, created_at, sum) = (&self.key_id, self.created_at.0, self.sum());
         let (secret, public) = (Hex(*self.pair.secret()), self.pair.public());
         let mut text = Zeroizing::new(String::with_capacity(DOCUMENT_BYTES));
         // Writing into a string cannot fail.
@@ -99,7 +107,7 @@ impl Keys {
             text,
             "{{\n  \"version\": {VERSION},\n  \"key_id\": \"{key_id}\",\n  \
              \"ed25519_secret\": \"{secret}\",\n  \"ed25519_public\": \"{public}\",\n  \
-             \"created_at\": {created_at}\n}}\n"
+             \"created_at\": {created_at},\n  \"sha256\": \"{sum}\"\n}}\n"
         );
         text
     }

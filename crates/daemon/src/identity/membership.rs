@@ -4,7 +4,7 @@ use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId};
 use serde::{Deserialize, Serialize};
 
-use super::{IdentityError, said};
+use super::{IdentityError, refuse_changed, said, sum};
 use crate::home::{Home, HomeFile, LockedHome};
 use crate::limits::{BROKER_URL_BYTES_MAX, MEMBER_NAME_BYTES_MAX};
 
@@ -35,6 +35,15 @@ struct Document {
     member_id: String,
     name: String,
     joined_at: i64,
+    /// Of all that is above.
+    sha256: Option<String>,
+}
+
+impl Document {
+    fn sum(&self) -> String {
+        let joined_at = self.joined_at.to_string();
+        sum(&[&self.broker, &self.mesh, &self.mesh_id, &self.member_id, &self.name, &joined_at])
+    }
 }
 
 impl Membership {
@@ -48,7 +57,7 @@ impl Membership {
     pub fn write(&self, home: &LockedHome) -> Result<(), IdentityError> {
         let refuse = |what| malformed(home.home(), what);
         self.check().map_err(refuse)?;
-        let document = Document {
+        let mut document = Document {
             version: VERSION,
             broker: self.broker.clone(),
             mesh: home.home().mesh().to_string(),
@@ -56,7 +65,9 @@ impl Membership {
             member_id: self.member_id.to_string(),
             name: self.name.clone(),
             joined_at: self.joined_at.0,
+            sha256: None,
         };
+        document.sha256 = Some(document.sum());
         let text = serde_json::to_string_pretty(&document).map_err(|error| refuse(said(&error)))?;
         Ok(home.write(HomeFile::Mesh, format!("{text}\n").as_bytes())?)
     }
@@ -71,6 +82,7 @@ impl Membership {
             let (found, folder) = (&document.mesh, home.mesh().as_str());
             return Err(format!("it is about the mesh {found:?}, the folder about {folder:?}"));
         }
+        let written = document.sum();
         let id = |field: &str| format!("{field} is not a UUID in lower-case hyphenated form");
         let membership = Self {
             broker: document.broker,
@@ -79,7 +91,8 @@ impl Membership {
             name: document.name,
             joined_at: UnixMs(document.joined_at),
         };
-        membership.check().map(|()| membership)
+        membership.check()?;
+        refuse_changed(document.sha256.as_deref(), &written).map(|()| membership)
     }
 
     fn check(&self) -> Result<(), String> {

@@ -180,6 +180,7 @@ fn a_key_file_is_read_strictly() {
         (|text| text.replace("\"ed25519_secret\": \"", "\"ed25519_secret\": \"\\u0030"), "type"),
         (|text| text.replace("\"ed25519_secret\"", "\"version\""), "duplicate field"),
         (|text| text.replace("\"key_id\": \"", "\"key_id\": \"/"), "key_id must be"),
+        (|text| text.replace("\"key_id\": \"", "\"key_id\": \"X"), "not what was written"),
         (|text| text.replace(&"01".repeat(32), &"0A".repeat(32)), "64 lower-case"),
         (|text| text[..text.len() / 2].to_owned(), "is not a JSON document"),
         (|_| String::new(), "is not a JSON document"),
@@ -226,6 +227,10 @@ fn a_membership_is_kept_and_read_strictly() {
     assert!(said.contains("unknown field `extra`"), "{said}");
     let said = refused(HomeFile::Mesh, |text| text.replace("01890a5d", "01890A5D"));
     assert!(said.contains("mesh_id is not a UUID"), "{said}");
+    for (from, to) in [("wss://", "ws://"), ("\"joined_at\": 1", "\"joined_at\": 2")] {
+        let said = refused(HomeFile::Mesh, |text| text.replace(from, to));
+        assert!(said.contains("delete the line sha256"), "{said}");
+    }
     let said = refused(HomeFile::Mesh, |text| text.replace("wss://", "wss://u:pw@"));
     assert!(said.contains("must not carry") && !said.contains("pw@"), "{said}");
 }
