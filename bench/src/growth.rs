@@ -5,6 +5,7 @@
 mod broker;
 mod cpu;
 mod disk;
+mod home;
 mod jobs;
 mod registrar;
 
@@ -62,6 +63,7 @@ pub(crate) fn run() -> Result<()> {
     let machine = facts::machine(folder.path())?;
     let (mut rounds, mut bars) = (Rounds::default(), Vec::new());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    home::run(folder.path(), &mut rounds, &mut bars)?;
     runtime.block_on(async {
         let meter = Meter::new(&server).await?;
         for place in [Disk::File(folder.path().to_owned()), Disk::Server(server.clone())] {

@@ -15,7 +15,7 @@ use crate::{facts, plan};
 const SENDS: usize = 1_000_000;
 const CONNECTIONS: usize = 64;
 /// Until a process that has just started is quiet.
-const SETTLED: Duration = Duration::from_secs(2);
+pub(crate) const SETTLED: Duration = Duration::from_secs(2);
 
 const SIZE: &str = "the binary, stripped";
 const READY: &str = "`semel up` ready, on a home that exists";
@@ -81,13 +81,13 @@ fn stripped_mb(semel: &Path, folder: &Path) -> Result<f64> {
 }
 
 /// A process that has said that it is ready.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     ready: Value,
 }
 
 impl Running {
-    fn up(semel: &Path, home: &Path) -> Result<Self> {
+    pub(crate) fn up(semel: &Path, home: &Path) -> Result<Self> {
         let mut command = Command::new(semel);
         command.args(["up", "--json", "--name", "me", "--broker-listen", "127.0.0.1:0"]);
         command.args(["--api-listen", "127.0.0.1:0"]);
@@ -108,12 +108,16 @@ impl Running {
         Ok(running)
     }
 
-    fn said(&self, field: &str) -> Result<&str> {
+    pub(crate) fn said(&self, field: &str) -> Result<&str> {
         self.ready.get(field).and_then(Value::as_str).with_context(|| format!("no {field}"))
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What the kernel says of its memory.
-    fn mb(&self, line: &str) -> Result<f64> {
+    pub(crate) fn mb(&self, line: &str) -> Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let found = status.lines().find_map(|text| text.strip_prefix(line));
         let kb = found.and_then(|text| text.split_whitespace().next());
@@ -131,7 +135,7 @@ impl Drop for Running {
 }
 
 /// The limiter takes part and never says no.
-fn unlimited(home: &Path) -> Result<()> {
+pub(crate) fn unlimited(home: &Path) -> Result<()> {
     let path = home.join("broker").join("broker.db");
     // Another program changes the file: that is no damage.
     std::fs::remove_file(semel_store::sqlite::sums_path(&path))?;
@@ -141,7 +145,7 @@ fn unlimited(home: &Path) -> Result<()> {
 }
 
 /// One command that ends; what it prints.
-fn said(semel: &Path, home: &Path, arguments: &[&str]) -> Result<String> {
+pub(crate) fn said(semel: &Path, home: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(semel);
     command.args(arguments).arg("--home").arg(home).env_remove("SEMEL_HOME");
     let output = command.output()?;

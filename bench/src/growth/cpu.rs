@@ -42,6 +42,11 @@ impl Meter {
     }
 }
 
+/// Processor time of one process.
+pub(super) fn cpu_us_of(pid: u32) -> Result<u64> {
+    Ok(ticks(pid, false).context("the kernel knows the process")? * TICK_US)
+}
+
 /// The fields of `/proc/PID/stat` behind the name, which may have spaces.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
