@@ -1,8 +1,10 @@
 //! The format of a log (`-wal`): 32 bytes of header, then for every page 24 bytes and the page;
 //! numbers are big-endian.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 
 pub(super) const HEADER_BYTES: usize = 32;
 pub(super) const FRAME_HEADER_BYTES: usize = 24;
@@ -69,11 +71,6 @@ impl Frame<'_> {
 
     pub(super) fn sum(&self) -> Sum {
         sum_at(self.0, 16)
-    }
-
-    /// What is on the page.
-    pub(super) fn content(&self) -> &[u8] {
-        &self.0[FRAME_HEADER_BYTES..]
     }
 
     /// What its checksum is behind one with that checksum.
@@ -150,29 +147,47 @@ pub(super) struct Contents {
     pub(super) format: Format,
     /// How many frames there are up to there.
     pub(super) frames: u32,
-    /// Pages of the database after it.
-    pub(super) pages: u32,
-    /// What a function of each page gives, of its last frame.
-    pub(super) of_pages: BTreeMap<u32, u64>,
+    /// Pages of the database that are in it.
+    pub(super) pages: BTreeSet<u32>,
     /// The checksum of the frame that was asked for, if it is there.
     pub(super) asked: Option<Sum>,
 }
 
-/// How much of a log is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
-    /// As much as SQLite would take; and the checksum of this frame.
-    Good { asked: u32 },
-    /// So many frames, which are known to be good.
-    Known(u32),
+/// Frames of a log that are known to be committed.
+pub(super) struct Committed {
+    pub(super) page_bytes: usize,
+    /// Pages of the database after them.
+    pub(super) pages: u32,
+    /// The last frame of each page, counted from zero.
+    pub(super) last_of: BTreeMap<u32, u32>,
 }
 
+/// Where frames begin.
+pub(super) fn frame_offset(number: u32, page_bytes: usize) -> u64 {
+    HEADER_BYTES as u64 + u64::from(number) * (FRAME_HEADER_BYTES + page_bytes) as u64
+}
+
+/// Reads the heads of so many frames, and none of their pages: most are in a log more than once.
 /// Nothing when the log has no good header.
-pub(super) fn contents(
-    log: &mut impl Read,
-    extent: Extent,
-    of_page: fn(u32, &[u8]) -> u64,
-) -> io::Result<Option<Contents>> {
+pub(super) fn committed(log: &File, frames: u32) -> io::Result<Option<Committed>> {
+    let mut header = [0; HEADER_BYTES];
+    log.read_exact_at(&mut header, 0)?;
+    let Some(format) = Format::read(&header) else { return Ok(None) };
+    let page_bytes = format.page_bytes;
+    let mut found = Committed { page_bytes, pages: 0, last_of: BTreeMap::new() };
+    let mut head = [0; FRAME_HEADER_BYTES];
+    for number in 0..frames {
+        log.read_exact_at(&mut head, frame_offset(number, page_bytes))?;
+        let (page, pages_after) = (word(&head, 0), word(&head, 4));
+        found.last_of.insert(page, number);
+        found.pages = if pages_after == 0 { found.pages } else { pages_after };
+    }
+    Ok(Some(found))
+}
+
+/// As much of a log as SQLite would take, and the checksum of the frame that is asked for. Nothing
+/// when the log has no good header.
+pub(super) fn contents(log: &mut impl Read, asked: u32) -> io::Result<Option<Contents>> {
     let mut header = [0; HEADER_BYTES];
     if !fill(log, &mut header)? {
         return Ok(None);
@@ -180,28 +195,19 @@ pub(super) fn contents(
     let Some(format) = Format::read(&header) else { return Ok(None) };
     let (mut frames, mut sum) = (Frames::new(format.page_bytes), format.sum);
     let (mut number, mut open) = (0, Vec::new());
-    let mut found =
-        Contents { format, frames: 0, pages: 0, of_pages: BTreeMap::new(), asked: None };
-    let known = match extent {
-        Extent::Good { .. } => u32::MAX,
-        Extent::Known(known) => known,
-    };
-    while number < known
-        && let Some(frame) = frames.next(log)?
-    {
-        if let Extent::Good { asked } = extent {
-            sum = frame.sum_after(sum, found.format.order);
-            let is_good = frame.page() != 0 && frame.salts() == found.format.salts;
-            if !is_good || frame.sum() != sum {
-                break;
-            }
-            found.asked = if number + 1 == asked { Some(sum) } else { found.asked };
+    let mut found = Contents { format, frames: 0, pages: BTreeSet::new(), asked: None };
+    while let Some(frame) = frames.next(log)? {
+        sum = frame.sum_after(sum, found.format.order);
+        let is_good = frame.page() != 0 && frame.salts() == found.format.salts;
+        if !is_good || frame.sum() != sum {
+            break;
         }
         number += 1;
-        open.push((frame.page(), of_page(frame.page(), frame.content())));
+        found.asked = if number == asked { Some(sum) } else { found.asked };
+        open.push(frame.page());
         if frame.commit() != 0 {
-            (found.frames, found.pages) = (number, frame.commit());
-            found.of_pages.extend(open.drain(..));
+            found.frames = number;
+            found.pages.extend(open.drain(..));
         }
     }
     Ok(Some(found))

@@ -23,7 +23,7 @@
 mod format;
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -32,7 +32,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::frames::{
-    Contents, Extent, FRAME_HEADER_BYTES, Format, HEADER_BYTES, contents, eight, sum_at, word,
+    Contents, FRAME_HEADER_BYTES, Format, HEADER_BYTES, committed, contents, eight, frame_offset,
+    sum_at, word,
 };
 use super::open::{fsync_folder, wal_path};
 use crate::{OpenError, limits};
@@ -154,14 +155,14 @@ pub(super) fn compare_while_open(
     let sums = Sums::open(path, false)?;
     let Some((_, pages)) = sums.file.head()? else { return Ok(None) };
     for number in 0..=block_of(pages) {
-        if let Compared::Same = sums.compare_block_now(database, number, &BTreeMap::new())? {
+        if let Compared::Same = sums.compare_block_now(database, number, &BTreeSet::new())? {
             continue;
         }
         // Its pages are in the log, or were being copied. Nobody writes or copies meanwhile.
         connection.execute_batch("BEGIN IMMEDIATE").map_err(io::Error::other)?;
-        let log = sums.read_log(Extent::Good { asked: 0 });
+        let log = sums.read_log(0);
         let compared = log.and_then(|log| {
-            let in_log = log.map(|log| log.of_pages).unwrap_or_default();
+            let in_log = log.map(|log| log.pages).unwrap_or_default();
             sums.compare_block_now(database, number, &in_log)
         });
         connection.execute_batch("ROLLBACK").map_err(io::Error::other)?;
@@ -224,12 +225,12 @@ impl Sums {
             Note::Closed => 0,
             Note::Open(end) | Note::Copied(end) => end.frames,
         };
-        let log = self.read_log(Extent::Good { asked })?;
+        let log = self.read_log(asked)?;
         if let Some(fault) = fault_of_log(note, log.as_ref()) {
             return Ok(Compared::Differs(fault));
         }
-        let none = BTreeMap::new();
-        let in_log = log.as_ref().map_or(&none, |log| &log.of_pages);
+        let none = BTreeSet::new();
+        let in_log = log.as_ref().map_or(&none, |log| &log.pages);
         let Some(database) = database else {
             let fault = Fault::of_file("its beginning".to_owned(), "there is nothing any more");
             let is_gone = pages > 0;
@@ -253,7 +254,7 @@ impl Sums {
         database: &File,
         number: u32,
         (page_bytes, pages): (usize, u32),
-        in_log: &BTreeMap<u32, u64>,
+        in_log: &BTreeSet<u32>,
     ) -> io::Result<Compared> {
         let first = first_of(number);
         let last = first.saturating_add(SUMS_PER_BLOCK - 1).min(pages);
@@ -266,7 +267,7 @@ impl Sums {
         let there = read_up_to(database, &mut bytes, offset_of(first, page_bytes))?;
         for (page, content) in (first..=last).zip(bytes.chunks(page_bytes)) {
             let right = block.sum(page);
-            if right == 0 || in_log.contains_key(&page) {
+            if right == 0 || in_log.contains(&page) {
                 continue;
             }
             let is_there = (page - first + 1) as usize * page_bytes <= there;
@@ -283,7 +284,7 @@ impl Sums {
         &self,
         database: &File,
         number: u32,
-        in_log: &BTreeMap<u32, u64>,
+        in_log: &BTreeSet<u32>,
     ) -> io::Result<Compared> {
         match self.file.head()? {
             Some(size) if first_of(number) <= size.1 => {
@@ -345,9 +346,14 @@ impl Sums {
         if !self.is_still_there() {
             return Err(io::Error::new(ErrorKind::NotFound, "the sums are gone"));
         }
-        let Some(log) = self.read_log(Extent::Known(frames))? else { return Ok(()) };
+        let log = self.open_log()?;
+        let Some(copied) = committed(log, frames)? else { return Ok(()) };
+        let mut content = vec![0; copied.page_bytes];
         let (mut last, mut block) = (None, Block::empty());
-        for (page, sum) in log.of_pages.into_iter().filter(|(page, _)| *page <= log.pages) {
+        for (&page, &frame) in copied.last_of.range(..=copied.pages) {
+            let at = frame_offset(frame, copied.page_bytes) + FRAME_HEADER_BYTES as u64;
+            log.read_exact_at(&mut content, at)?;
+            let sum = page_sum(page, &content);
             let number = block_of(page);
             if last != Some(number) {
                 if let Some(last) = last {
@@ -360,7 +366,7 @@ impl Sums {
         }
         if let Some(last) = last {
             self.file.write_block(last, &block)?;
-            self.file.write_head(log.format.page_bytes, log.pages)?;
+            self.file.write_head(copied.page_bytes, copied.pages)?;
         }
         if let Some(end) = self.end(frames)? {
             self.file.write_note(Note::Copied(end))?;
@@ -403,29 +409,32 @@ impl Sums {
 
     /// Where the log ends after so many frames; nothing if it was begun anew meanwhile.
     fn end(&self, frames: u32) -> io::Result<Option<End>> {
-        let log = match self.log.get() {
-            Some(log) => log,
-            None => {
-                let log = File::open(wal_path(&self.path))?;
-                self.log.get_or_init(|| log)
-            }
-        };
+        let log = self.open_log()?;
         let (mut header, mut frame) = ([0; HEADER_BYTES], [0; FRAME_HEADER_BYTES]);
         log.read_exact_at(&mut header, 0)?;
         let Some(format) = Format::read(&header) else { return Ok(None) };
-        let before = u64::from(frames.saturating_sub(1));
-        let length = (FRAME_HEADER_BYTES + format.page_bytes) as u64;
-        log.read_exact_at(&mut frame, HEADER_BYTES as u64 + before * length)?;
+        log.read_exact_at(&mut frame, frame_offset(frames.saturating_sub(1), format.page_bytes))?;
         let is_commit = word(&frame, 4) != 0 && eight(&frame, 8) == format.salts;
         let (round, salts, sum) = (format.round, format.salts, sum_at(&frame, 16));
         Ok((is_commit && frames > 0).then_some(End { round, salts, frames, sum }))
     }
 
-    fn read_log(&self, extent: Extent) -> io::Result<Option<Contents>> {
+    /// It is there from the first commit until the last connection is closed.
+    fn open_log(&self) -> io::Result<&File> {
+        match self.log.get() {
+            Some(log) => Ok(log),
+            None => {
+                let log = File::open(wal_path(&self.path))?;
+                Ok(self.log.get_or_init(|| log))
+            }
+        }
+    }
+
+    fn read_log(&self, asked: u32) -> io::Result<Option<Contents>> {
         match File::open(wal_path(&self.path)) {
             Ok(log) => {
                 let mut log = BufReader::with_capacity(limits::LOG_READ_BYTES, log);
-                contents(&mut log, extent, page_sum)
+                contents(&mut log, asked)
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
