@@ -7,8 +7,18 @@ use semel_wire::limits::LEASE_MS_MAX;
 /// Sends that share one accept transaction at the most.
 pub const BATCH_MAX: usize = 512;
 
-/// Rows that an accept transaction writes, unless one send alone writes more: others wait for it.
-pub const BATCH_ROWS: usize = 2500;
+/// Rows that an accept transaction of SQLite writes, unless one send alone writes more: others wait
+/// for it. Messages to the same recipients share the pages of these.
+pub const SQLITE_BATCH_ROWS: usize = 4100;
+
+/// The same for PostgreSQL, where a transaction costs less and a row more.
+pub const POSTGRES_BATCH_ROWS: usize = 2100;
+
+/// Transactions of small sends, of [`TURN_ROWS`] or less, that large ones let go before them.
+pub const SMALL_FIRST_MAX: u32 = 2;
+
+/// Rows of each of them: large ones wait for no more than a turn.
+pub const SMALL_FIRST_ROWS: usize = 512;
 
 /// Rows that the sends of one session write before it is another one's turn.
 pub const TURN_ROWS: i64 = 512;

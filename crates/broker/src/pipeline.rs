@@ -199,7 +199,8 @@ impl Pipeline {
         let (sends, waiting) = mpsc::channel(LANE_QUEUE_MAX);
         let shared = Arc::clone(&self.shared);
         let counted = shared.metrics.lane(mesh);
-        let gate = Arc::new(Gate::new(mesh.mesh_id, Arc::clone(&shared.present)));
+        let rows_max = shared.store.batch_rows();
+        let gate = Arc::new(Gate::new(mesh.mesh_id, rows_max, Arc::clone(&shared.present)));
         let serving = tokio::spawn(async move { shared.serve(&counted, &gate, waiting).await });
         let mesh_id = mesh.mesh_id;
         drop(tokio::spawn(async move {
@@ -319,7 +320,7 @@ impl Shared {
             let batch = (!taken.batch.items.is_empty()).then(|| Arc::clone(&taken.batch));
             let next = batch.map(|batch| {
                 let door = AtTheDoor::of(&shared, &gate, &taken.guests, 0);
-                Next { batch, door }
+                Next { batch, door, is_ahead: taken.is_ahead }
             });
             *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
             next
@@ -339,7 +340,7 @@ impl Shared {
             }
             (None, Err(_)) => gate.take(&mut |_, _| None),
         };
-        let Taken { batch, replies, guests, places, put_off, at, rows } = taken;
+        let Taken { batch, replies, guests, places, put_off, at, rows, is_ahead: _ } = taken;
         let took = self.clock.monotonic().saturating_sub(at);
         let answers = if batch.items.is_empty() {
             Vec::new()
@@ -513,7 +514,7 @@ impl Shared {
     ) -> Vec<Answer> {
         let part = Arc::new(part);
         let door = AtTheDoor::of(self, gate, origin.guests, origin.first);
-        let next = Next { batch: Arc::clone(&part), door };
+        let next = Next { batch: Arc::clone(&part), door, is_ahead: false };
         let (before, count) = (Arc::default(), part.items.len());
         let done = self.store.accept_next(&before, count, move |_| Some(next)).await;
         let mut answers = Box::pin(self.answers(gate, origin, &part, done)).await;

@@ -21,6 +21,7 @@ use semel_wire::limits::{FRAME_OVERHEAD_BYTES, message_bytes_max};
 use uuid::Uuid;
 
 use crate::accept::{AcceptBatch, Door, Held, Session, Verdict};
+use crate::limits::{POSTGRES_BATCH_ROWS, SQLITE_BATCH_ROWS};
 
 pub use delivery::{Arrived, Asked, Messages, Waiting};
 pub use directory::{
@@ -82,6 +83,8 @@ pub struct Next {
     pub batch: Arc<AcceptBatch>,
     /// Whom to ask about those that are new.
     pub door: Option<Box<dyn Door>>,
+    /// Nothing else is to be in its transaction.
+    pub is_ahead: bool,
 }
 
 /// How many get what is sent to a topic, where the store can tell at once.
@@ -310,6 +313,15 @@ impl Store {
     /// writes and statements cost no way to a server.
     pub const fn has_doors(&self) -> bool {
         matches!(self, Self::Sqlite(_))
+    }
+
+    /// Rows that one of its accept transactions writes at the most, unless a single send writes
+    /// more.
+    pub const fn batch_rows(&self) -> usize {
+        match self {
+            Self::Sqlite(_) => SQLITE_BATCH_ROWS,
+            Self::Postgres(_) => POSTGRES_BATCH_ROWS,
+        }
     }
 
     /// How many of [`Self::accept_next`] of one mesh may be under way. SQLite's writer takes the

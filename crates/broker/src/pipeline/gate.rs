@@ -12,7 +12,7 @@ use semel_core::id::MeshId;
 use tokio::sync::oneshot;
 
 use super::door::{Checked, Guests};
-use super::line::{Line, Queued};
+use super::line::{Batch, Line, Queued};
 use super::order::{Place, PutOff, ToldToWait};
 use super::{Answer, Waiting};
 use crate::accept::{AcceptBatch, AcceptItem, Session, Verdict};
@@ -23,6 +23,7 @@ use crate::store::Audience;
 
 pub(super) struct Gate {
     pub(super) mesh_id: MeshId,
+    rows_max: usize,
     present: Arc<Present>,
     state: Mutex<State>,
     /// How many get what is sent to a topic, and when that was asked, where it is asked before.
@@ -76,12 +77,15 @@ pub(super) struct Taken {
     pub(super) at: Duration,
     /// About how many rows it writes.
     pub(super) rows: usize,
+    /// It is committed before anything larger is begun.
+    pub(super) is_ahead: bool,
 }
 
 impl Gate {
-    pub(super) fn new(mesh_id: MeshId, present: Arc<Present>) -> Self {
+    /// Of a store whose accept transactions write so many rows.
+    pub(super) fn new(mesh_id: MeshId, rows_max: usize, present: Arc<Present>) -> Self {
         let (state, audiences, put_off, told_to_wait) = Default::default();
-        Self { mesh_id, present, state, audiences, put_off, told_to_wait }
+        Self { mesh_id, rows_max, present, state, audiences, put_off, told_to_wait }
     }
 
     pub(super) fn pass(&self, sends: impl Iterator<Item = (Waiting, Stage)>) {
@@ -172,7 +176,7 @@ impl Gate {
     pub(super) fn take(&self, audience: &mut Audience<'_>) -> Taken {
         let (Stamp { now, kept_from }, at) = (self.present.stamp(), self.present.monotonic());
         let mut behind = self.put_off();
-        let (first, rows) = self.first(audience);
+        let Batch { sends: first, rows, is_ahead } = self.first(audience);
         let (mut items, mut replies) =
             (Vec::with_capacity(first.len()), Vec::with_capacity(first.len()));
         let (mut said, mut arrivals) =
@@ -206,15 +210,15 @@ impl Gate {
         }
         let batch = Arc::new(AcceptBatch { mesh_id: self.mesh_id, now, expires_at, items });
         let guests = Arc::new(Guests::new(arrivals, said));
-        Taken { batch, replies, guests, places, put_off, at, rows }
+        Taken { batch, replies, guests, places, put_off, at, rows, is_ahead }
     }
 
     /// Those whose turn it is, each session's in the order in which they came.
-    fn first(&self, audience: &mut Audience<'_>) -> (Vec<(Waiting, Stage)>, usize) {
+    fn first(&self, audience: &mut Audience<'_>) -> Batch<(Waiting, Stage)> {
         let mut state = self.state();
         state.asked = false;
         let (known, mut counted) = (self.audiences(), HashMap::new());
-        let (taken, rows) = state.line.take(|(waiting, _)| {
+        let taken = state.line.take(self.rows_max, |(waiting, _)| {
             let item = &waiting.item;
             let to = item.envelope.destination();
             let deliveries = match to.kind() {
@@ -226,9 +230,9 @@ impl Gate {
             };
             SEND_ROWS + deliveries + item.mentions.len()
         });
-        state.last = taken.len();
+        state.last = taken.sends.len();
         state.has_left = !state.line.is_empty();
-        (taken, rows)
+        taken
     }
 
     /// Remembers what became of a batch, for what comes behind it.

@@ -1,11 +1,13 @@
 //! Who waits for a transaction: the sends of each session in their order, and the sessions in
 //! turns, each by the rows that its sends write. A session that fans out to thousands takes its
 //! turn like any other, and one that has just come is served before those that have been served.
+//! Small sends go before large ones, in transactions of their own, up to two of these at a time:
+//! they do not wait for the rows of large ones.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::accept::Session;
-use crate::limits::{BATCH_MAX, BATCH_ROWS, TURN_ROWS};
+use crate::limits::{BATCH_MAX, SMALL_FIRST_MAX, SMALL_FIRST_ROWS, TURN_ROWS};
 
 /// Deficit round robin over sessions, newcomers first.
 pub(super) struct Line<T> {
@@ -15,6 +17,23 @@ pub(super) struct Line<T> {
     old: VecDeque<Session>,
     len: usize,
     bytes: usize,
+    /// So often in a row large sends have let small ones go before them.
+    let_go: u32,
+}
+
+/// The sends of a transaction.
+pub(super) struct Batch<T> {
+    pub(super) sends: Vec<T>,
+    /// What they write.
+    pub(super) rows: usize,
+    /// Larger ones have let them go first, and must not be in the same transaction.
+    pub(super) is_ahead: bool,
+}
+
+/// A session whose next send is a large one, while small ones are taken.
+struct PassedBy {
+    session: Session,
+    is_new: bool,
 }
 
 struct Waits<T> {
@@ -34,7 +53,7 @@ pub(super) trait Queued {
 impl<T> Default for Line<T> {
     fn default() -> Self {
         let (sessions, new, old) = Default::default();
-        Self { sessions, new, old, len: 0, bytes: 0 }
+        Self { sessions, new, old, len: 0, bytes: 0, let_go: 0 }
     }
 }
 
@@ -62,19 +81,54 @@ impl<T: Queued> Line<T> {
         self.bytes
     }
 
-    /// The sends of the next transaction, and the rows that they write: as many as it may write,
-    /// and one at the least, however large. A lone send is not asked for its rows.
-    pub(super) fn take(&mut self, mut rows_of: impl FnMut(&T) -> usize) -> (Vec<T>, usize) {
+    /// The sends of the next transaction: as many as it may write rows, and one at the least,
+    /// however large. A lone send is not asked for its rows.
+    pub(super) fn take(
+        &mut self,
+        rows_max: usize,
+        mut rows_of: impl FnMut(&T) -> usize,
+    ) -> Batch<T> {
+        let mut passed_by = Vec::new();
+        let may_pass_by = self.let_go < SMALL_FIRST_MAX;
+        let passing = may_pass_by.then_some(&mut passed_by);
+        let mut batch = self.take_some(rows_max, &mut rows_of, passing);
+        let let_go = std::mem::take(&mut self.let_go);
+        if !passed_by.is_empty() {
+            self.put_back(passed_by);
+            if batch.sends.is_empty() {
+                return self.take_some(rows_max, &mut rows_of, None);
+            }
+            (self.let_go, batch.is_ahead) = (let_go + 1, true);
+        }
+        batch
+    }
+
+    /// Those whose turn it is. Large ones are passed by, where that is asked for.
+    fn take_some(
+        &mut self,
+        rows_max: usize,
+        rows_of: &mut impl FnMut(&T) -> usize,
+        mut passed_by: Option<&mut Vec<PassedBy>>,
+    ) -> Batch<T> {
         let (mut taken, mut rows) = (Vec::with_capacity(self.len.min(BATCH_MAX)), 0);
         let is_alone = self.len == 1;
         while taken.len() < BATCH_MAX && self.len > 0 {
-            let Some(waits) = self.whose_turn() else { break };
+            let Some((session, waits)) = self.whose_turn() else { break };
             let Some(send) = waits.sends.front() else { break };
             let cost = if is_alone { 1 } else { rows_of(send) };
-            if !taken.is_empty() && rows + cost > BATCH_ROWS {
+            let turn = i64::try_from(cost).unwrap_or(i64::MAX);
+            if turn > TURN_ROWS
+                && let Some(passed_by) = &mut passed_by
+            {
+                passed_by.push(self.pass_by(session));
+                continue;
+            }
+            let has_let_go = passed_by.as_ref().is_some_and(|passed_by| !passed_by.is_empty());
+            let most = if has_let_go { rows_max.min(SMALL_FIRST_ROWS) } else { rows_max };
+            if !taken.is_empty() && rows + cost > most {
                 break;
             }
-            waits.credit -= i64::try_from(cost).unwrap_or(i64::MAX);
+            waits.credit -= turn;
             let Some(send) = waits.sends.pop_front() else { break };
             rows += cost;
             self.len -= 1;
@@ -85,17 +139,35 @@ impl<T: Queued> Line<T> {
             // What they owe is forgotten with them: nobody waited.
             *self = Self::default();
         }
-        (taken, rows)
+        Batch { sends: taken, rows, is_ahead: false }
     }
 
-    /// The session whose turn it is, with something to send.
-    fn whose_turn(&mut self) -> Option<&mut Waits<T>> {
+    /// Takes the session whose turn it is out of the turns.
+    fn pass_by(&mut self, session: Session) -> PassedBy {
+        let is_new = self.new.pop_front().is_some();
+        if !is_new {
+            self.old.pop_front();
+        }
+        PassedBy { session, is_new }
+    }
+
+    /// Their turn is still the next one.
+    fn put_back(&mut self, passed_by: Vec<PassedBy>) {
+        for PassedBy { session, is_new } in passed_by.into_iter().rev() {
+            let turns = if is_new { &mut self.new } else { &mut self.old };
+            turns.push_front(session);
+        }
+    }
+
+    /// The session whose turn it is, with something to send: the first of the new ones, or else of
+    /// the old ones.
+    fn whose_turn(&mut self) -> Option<(Session, &mut Waits<T>)> {
         loop {
             let is_new = !self.new.is_empty();
             let session = *self.new.front().or_else(|| self.old.front())?;
             let waits = self.sessions.get_mut(&session)?;
             if waits.credit > 0 && !waits.sends.is_empty() {
-                return self.sessions.get_mut(&session);
+                return self.sessions.get_mut(&session).map(|waits| (session, waits));
             }
             if is_new {
                 self.new.pop_front()
@@ -119,6 +191,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+
+    const BATCH_ROWS: usize = 2500;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     struct Send {
@@ -147,10 +221,10 @@ mod tests {
     }
 
     fn take(line: &mut Line<Send>) -> Vec<Send> {
-        let (taken, rows) = line.take(|send| send.rows);
-        let sum: usize = taken.iter().map(|send| send.rows).sum();
-        assert!(rows == sum || taken.len() == 1, "{rows} {sum}");
-        taken
+        let Batch { sends, rows, .. } = line.take(BATCH_ROWS, |send| send.rows);
+        let sum: usize = sends.iter().map(|send| send.rows).sum();
+        assert!(rows == sum || sends.len() == 1, "{rows} {sum}");
+        sends
     }
 
     #[test]
@@ -182,8 +256,8 @@ mod tests {
         let numbers = |taken: &[Send]| -> Vec<(u128, usize)> {
             taken.iter().map(|send| (send.from, send.number)).collect()
         };
+        assert_eq!(numbers(&take(&mut line)), [(2, 0)], "a small one goes before");
         assert_eq!(numbers(&take(&mut line)), [(1, 0)]);
-        assert_eq!(numbers(&take(&mut line)), [(2, 0)], "somebody else's turn");
         assert_eq!(numbers(&take(&mut line)), [(1, 1)]);
         assert_eq!(numbers(&take(&mut line)), [(1, 2)]);
     }
@@ -197,6 +271,36 @@ mod tests {
             let next = take(&mut line);
             assert!(next.iter().any(|send| send.from == 4), "{next:?}");
         }
+    }
+
+    #[test]
+    fn small_sends_do_not_wait_for_large_ones_nor_the_other_way_round() {
+        let mut line = line(&[(1, 100, 1003), (2, 100, 1003)]);
+        for round in 0..20 {
+            for _ in 0..SMALL_FIRST_MAX {
+                (4..8).for_each(|from| line.push(Send { from, number: round, rows: 4 }));
+                let Batch { sends, rows, is_ahead } = line.take(BATCH_ROWS, |send| send.rows);
+                assert!(is_ahead, "they are committed before the large ones are begun");
+                assert_eq!((sends.len(), rows), (4, 16), "all of them, and nothing else");
+            }
+            // More of them have come: it is the turn of the large ones all the same.
+            (4..8).for_each(|from| line.push(Send { from, number: round, rows: 4 }));
+            let Batch { sends, is_ahead, .. } = line.take(BATCH_ROWS, |send| send.rows);
+            let large = sends.iter().filter(|send| send.from < 4).count();
+            assert!(large > 0 && !is_ahead, "{sends:?}");
+            while line.take(BATCH_ROWS, |send| send.rows).is_ahead {}
+        }
+    }
+
+    #[test]
+    fn who_passes_by_a_large_send_keeps_the_order_of_its_session() {
+        let mut line = line(&[(1, 2, 4), (1, 1, 1003), (1, 2, 4), (2, 1, 1003)]);
+        let mut taken = Vec::new();
+        while !line.is_empty() {
+            taken.extend(take(&mut line).into_iter().filter(|send| send.from == 1));
+        }
+        let rows: Vec<usize> = taken.iter().map(|send| send.rows).collect();
+        assert_eq!(rows, [4, 4, 1003, 4, 4]);
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl World {
             next_seq: 1,
         };
         Self {
-            gate: Gate::new(mesh.mesh_id, Arc::new(Present::new(Arc::new(clock.clone())))),
+            gate: Gate::new(mesh.mesh_id, 1000, Arc::new(Present::new(Arc::new(clock.clone())))),
             clock,
             mesh: Arc::new(mesh),
             at_once,

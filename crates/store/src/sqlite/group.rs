@@ -12,12 +12,14 @@
 //! `SQLITE_FULL` from COMMIT is definite: the commit frame is the last thing written to the log,
 //! and without it no recovery takes the group (docs/decisions/003).
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use rusqlite::{Connection, ErrorCode, Statement};
 
 use super::job::{Job, Ran, Tx, cause, is_broken};
-use crate::StoreError;
+use super::log::Size;
+use crate::{StoreError, limits};
 
 /// Why a group was not committed.
 pub(super) enum Lost {
@@ -38,6 +40,8 @@ pub(super) struct Group<'c, 's> {
     guard: Guard,
     /// What the connection had changed before.
     changes_before: u64,
+    /// A write wants the group to be committed after it.
+    is_last: Cell<bool>,
 }
 
 /// How a write of the group is undone.
@@ -53,11 +57,21 @@ impl<'c, 's> Group<'c, 's> {
     pub(super) fn new(connection: &'c Connection, statements: &'s mut Statements<'c>) -> Self {
         let (kept, undone) = (Vec::new(), Vec::new());
         let changes_before = connection.total_changes();
-        Self { connection, statements, kept, undone, guard: Guard::Group, changes_before }
+        let (guard, is_last) = (Guard::Group, Cell::new(false));
+        Self { connection, statements, kept, undone, guard, changes_before, is_last }
+    }
+
+    /// Whether nothing more is to be added: it has changed enough, or a write has asked for it.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_last.get() || self.size() == Size::Large
+    }
+
+    pub(super) fn size(&self) -> Size {
+        if self.rows() >= limits::GROUP_ROWS { Size::Large } else { Size::Small }
     }
 
     /// Rows that were changed, what was undone included.
-    pub(super) fn rows(&self) -> u64 {
+    fn rows(&self) -> u64 {
         self.connection.total_changes().saturating_sub(self.changes_before)
     }
 
@@ -108,7 +122,7 @@ impl<'c, 's> Group<'c, 's> {
 
     fn run(&mut self, job: &mut dyn Job, rows_max: u64) -> Result<Kept, Lost> {
         let changes_before = self.connection.total_changes();
-        let ran = job.run(&Tx(self.connection));
+        let ran = job.run(&Tx { connection: self.connection, is_last: &self.is_last });
         if self.connection.is_autocommit() {
             return Err(match ran {
                 Ran::Broken(cause) => Lost::Uncertain(cause),

@@ -1,5 +1,6 @@
 //! A write on its way through a group, whatever its type: run it, keep its result, answer later.
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -11,13 +12,24 @@ use tokio::sync::oneshot;
 use crate::{Fate, StoreError};
 
 /// A write's view of the database, inside the group's transaction.
-pub struct Tx<'a>(pub(super) &'a Connection);
+pub struct Tx<'a> {
+    pub(super) connection: &'a Connection,
+    /// Whether nothing more is to be in this transaction.
+    pub(super) is_last: &'a Cell<bool>,
+}
+
+impl Tx<'_> {
+    /// The transaction is committed after this write, whoever else waits to share it.
+    pub fn commit_next(&self) {
+        self.is_last.set(true);
+    }
+}
 
 impl Deref for Tx<'_> {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        self.0
+        self.connection
     }
 }
 

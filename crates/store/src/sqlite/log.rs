@@ -41,8 +41,18 @@ pub(super) struct Keeper {
     frames: Arc<AtomicU32>,
     /// More are not waited for.
     pages_max: u32,
+    /// It is long enough to be copied.
+    is_due: bool,
     /// Shared by all who have the file open.
     lock: Arc<Sharing>,
+}
+
+/// How much a commit has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    Small,
+    /// As much as a group may, or more.
+    Large,
 }
 
 impl Keeper {
@@ -64,11 +74,14 @@ impl Keeper {
         let copies = sums.is_some() || options.purpose == Purpose::Serve;
         // On a small disk every page counts.
         let pages_max = if has_room(&path) { LOG_PAGES_MAX } else { LOG_PAGES };
-        Ok(Self { path, guard: Some(guard), sums, copies, frames, pages_max, lock })
+        let (guard, is_due) = (Some(guard), false);
+        Ok(Self { path, guard, sums, copies, frames, pages_max, is_due, lock })
     }
 
-    /// To be called after each commit; nothing depends on its success.
-    pub(super) fn after_commit(&mut self, writer: &Connection, commits: u64) {
+    /// To be called after each commit; nothing depends on its success. After a large one the next
+    /// is let go first, where that is possible: who has waited for its rows need not wait for the
+    /// copying, too.
+    pub(super) fn after_commit(&mut self, writer: &Connection, commits: u64, size: Size) {
         let frames = self.frames.swap(0, Ordering::Relaxed);
         if let Some(sums) = &self.sums
             && frames > 0
@@ -81,9 +94,13 @@ impl Keeper {
             tracing::debug!(%error, "the log could not be given its full length");
         }
         let is_long = frames >= LOG_PAGES && commits.is_multiple_of(LOG_LOOK_INTERVAL);
-        if (is_long || frames >= self.pages_max)
-            && let Err(error) = self.copy(writer)
-        {
+        self.is_due |= is_long || frames >= self.pages_max;
+        let can_wait = size == Size::Large && frames < 2 * self.pages_max;
+        if !self.is_due || can_wait {
+            return;
+        }
+        self.is_due = false;
+        if let Err(error) = self.copy(writer) {
             tracing::debug!(%error, "the log was not copied into the file");
         }
     }

@@ -211,6 +211,7 @@ impl Thread {
         while let Some(urgency) = self.next(&mut waiting) {
             let mut group = Group::new(connection, &mut statements);
             let outcome = self.commit(&mut group, &mut waiting, urgency);
+            let size = group.size();
             // After a commit those that did not fit are the next group's.
             let lost = if outcome.is_ok() { 0 } else { waiting.len() };
             let jobs = group.into_jobs().chain(waiting.drain(..lost));
@@ -225,7 +226,7 @@ impl Thread {
                         let cause = "who was to be told of a commit has panicked";
                         return self.stop(cause.into(), Vec::new());
                     }
-                    keeper.after_commit(connection, commits);
+                    keeper.after_commit(connection, commits, size);
                 }
                 Err(Lost::Undone(error, cause)) => {
                     jobs.for_each(|job| job.failed(error(Arc::clone(&cause))));
@@ -260,7 +261,7 @@ impl Thread {
         loop {
             while let Some(job) = waiting.pop_front() {
                 group.add(job, self.rows_max)?;
-                if group.rows() >= limits::GROUP_ROWS {
+                if group.is_full() {
                     return group.commit();
                 }
             }

@@ -5,7 +5,7 @@ use semel_core::id::{MemberId, MeshId, QueueId};
 use semel_store::{StoreError, statements};
 
 use super::PostgresStore;
-use crate::limits::{BATCH_ROWS, QUEUES_MAX, TOPICS_MAX};
+use crate::limits::{POSTGRES_BATCH_ROWS, QUEUES_MAX, TOPICS_MAX};
 use crate::store::Made;
 
 statements! {
@@ -109,7 +109,8 @@ impl PostgresStore {
         mesh_id: MeshId,
         topics: &[String],
     ) -> Result<Vec<usize>, StoreError> {
-        let (mesh, most) = (mesh_id.as_uuid(), i64::try_from(BATCH_ROWS).unwrap_or(i64::MAX));
+        let most = i64::try_from(POSTGRES_BATCH_ROWS).unwrap_or(i64::MAX);
+        let mesh = mesh_id.as_uuid();
         let rows = self.postgres.read(AUDIENCES, &[&mesh, &topics, &most]).await?;
         let count = |row: &tokio_postgres::Row| {
             let count: i64 = row.try_get(0)?;

@@ -139,7 +139,12 @@ impl SqliteStore {
                 // What cannot be counted cannot be accepted either.
                 next = take(&mut |mesh_id, topic| audience_in_tx(tx, mesh_id, topic).ok());
             }
-            let Some(Next { batch, door }) = &mut next else { return Ok(BatchDone::default()) };
+            let Some(Next { batch, door, is_ahead }) = &mut next else {
+                return Ok(BatchDone::default());
+            };
+            if *is_ahead {
+                tx.commit_next();
+            }
             accept_in_tx(tx, batch, door.as_deref_mut())
         };
         self.sqlite.write_behind(before, about, write).await
