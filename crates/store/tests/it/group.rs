@@ -139,6 +139,24 @@ async fn a_group_ends_when_it_has_changed_enough() {
     store.close().await;
 }
 
+/// Who asks for it is committed without waiting for those behind it, and with those before it.
+#[tokio::test]
+async fn a_group_ends_when_a_write_asks_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let before = store.commits();
+    let ahead: Write = Box::new(|tx| {
+        tx.commit_next();
+        put(tx, "ahead", 1)
+    });
+    let writes = vec![good("before"), ahead, good("behind"), good("last")];
+    let answers = in_one_group(&store, writes).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(store.commits() - before, 2);
+    assert_eq!(keys(&store).await.len(), 4);
+    store.close().await;
+}
+
 #[tokio::test]
 async fn when_the_transaction_ends_by_itself_the_whole_group_is_undone() {
     let folder = tempfile::tempdir().unwrap();
