@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Result, ensure};
+use semel_broker::store::Arrived;
 
 use super::{Disk, Labels, Subject, at_each_size};
 use crate::broker::{Load, Sender, postgres_at, prepare, sqlite};
@@ -115,9 +116,10 @@ impl Messages {
             let page =
                 store.deliveries(mesh.mesh_id, to.as_uuid(), self.delivered_to, PAGE).await?.whole;
             let Some(last) = page.last() else { break };
-            self.delivered_to = last.seq;
+            let after = std::mem::replace(&mut self.delivered_to, last.seq);
+            let arrived = Arrived { recipient: to.as_uuid(), after, seq: last.seq };
             delivered += page.len();
-            store.deliveries_done(mesh.mesh_id, to.as_uuid(), last.seq).await?;
+            store.deliveries_done_along(mesh.mesh_id, &[arrived]).await?;
         }
         ensure!(delivered > 0, "nothing waits for its delivery");
         Ok(delivered)

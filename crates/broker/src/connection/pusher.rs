@@ -35,7 +35,7 @@ struct Window {
 
 pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) -> End {
     let mut window = Window { sent: 0, pushed: 0, unacked: VecDeque::new() };
-    let mut ending = Ending { up_to: None, rows: 0, under_way: None };
+    let mut ending = Ending { after: None, up_to: None, rows: 0, under_way: None };
     let (peer, redeliver_after) =
         (connection.registration.peer(), connection.broker.timings.redeliver_after);
     // Whether something may wait, and until when it has to.
@@ -214,6 +214,9 @@ fn acknowledge(
     // What was never sent cannot have arrived.
     let seq = seq.min(window.sent);
     let before = window.unacked.len();
+    // What waits is sent from the oldest on: nothing is before the first that was.
+    let first = window.unacked.front().map(|(sent, _)| sent - 1);
+    ending.after = ending.after.or(first);
     while window.unacked.pop_front_if(|(sent, _)| *sent <= seq).is_some() {}
     ending.up_to = ending.up_to.max(Some(seq));
     ending.rows += before - window.unacked.len();
@@ -221,6 +224,8 @@ fn acknowledge(
 
 /// Deliveries that arrived and that the store is told to forget, once at a time.
 struct Ending<'a> {
+    /// Up to here nothing is left; nothing before the first acknowledgement.
+    after: Option<i64>,
     /// Up to here, once nothing is under way.
     up_to: Option<i64>,
     /// About how many these are.
@@ -234,7 +239,8 @@ impl<'a> Ending<'a> {
             && let Some(seq) = self.up_to.take()
         {
             let rows = std::mem::take(&mut self.rows);
-            self.under_way = Some((seq, Box::pin(done(connection, seq, rows))));
+            let after = self.after.unwrap_or(0);
+            self.under_way = Some((seq, Box::pin(done(connection, (after, seq), rows))));
         }
     }
 
@@ -245,16 +251,21 @@ impl<'a> Ending<'a> {
         };
         let (seq, ended) = (*seq, under_way.await);
         self.under_way = None;
-        if ended.is_err() {
+        match ended {
+            Ok(_) => self.after = self.after.max(Some(seq)),
             // The next round tries again.
-            self.up_to = self.up_to.max(Some(seq));
+            Err(_) => self.up_to = self.up_to.max(Some(seq)),
         }
         ended
     }
 }
 
 /// Where the member's other daemons get everything too, they are waited for.
-async fn done(connection: &Connection, seq: i64, rows: usize) -> Result<u64, StoreError> {
+async fn done(
+    connection: &Connection,
+    (after, seq): (i64, i64),
+    rows: usize,
+) -> Result<u64, StoreError> {
     let (broker, session) = (&connection.broker, &connection.session);
     let mesh_id = connection.mesh.mesh_id;
     match connection.mesh.connection_policy {
@@ -268,7 +279,7 @@ async fn done(connection: &Connection, seq: i64, rows: usize) -> Result<u64, Sto
             acked.await.unwrap_or(Err(StoreError::Panicked))
         }
         ConnectionPolicy::PreferNewest | ConnectionPolicy::PreferOldest => {
-            let arrived = Arrived { recipient: session.member_id.as_uuid(), seq };
+            let arrived = Arrived { recipient: session.member_id.as_uuid(), after, seq };
             connection.registration.deliverer().end(&broker.store, arrived, rows).await
         }
     }

@@ -96,6 +96,9 @@ impl Waiting {
 pub struct Arrived {
     /// Who.
     pub recipient: Uuid,
+    /// What had arrived, and was ended, before. PostgreSQL would go through all that is left of it
+    /// until it is vacuumed.
+    pub after: i64,
     /// The last that arrived.
     pub seq: i64,
 }

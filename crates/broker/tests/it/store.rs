@@ -259,12 +259,16 @@ async fn read_and_ended_together(f: &Fixture) {
     assert_eq!(found.seqs, [vec![1, 2], vec![4], vec![3], vec![]]);
     let read: Vec<i64> = found.messages.whole.iter().map(|message| message.seq).collect();
     assert_eq!((read, found.cut), (vec![1, 2, 3, 4], vec![false; 4]), "each message once");
-    let arrived = |number, seq| Arrived { recipient: recipient(number), seq };
+    let arrived = |number, seq| Arrived { recipient: recipient(number), after: 0, seq };
     let arrived = [arrived(1, 2), arrived(0, 1), arrived(2, 3)];
     assert_eq!(f.store.deliveries_done_along(f.mesh_id, &arrived).await.unwrap(), 3);
     assert_eq!(f.store.deliveries_done_along(f.mesh_id, &arrived).await.unwrap(), 0);
     assert_eq!((f.waiting(0).await, f.waiting(1).await), (vec![2, 3], vec![3]));
     assert_eq!(f.waiting(2).await, [4]);
+    // What is before was ended already, and is not looked at.
+    let rest = [Arrived { recipient: recipient(0), after: 2, seq: 3 }];
+    assert_eq!(f.store.deliveries_done_along(f.mesh_id, &rest).await.unwrap(), 1);
+    assert_eq!(f.waiting(0).await, [2]);
 }
 
 async fn reads_back(f: &Fixture) {

@@ -59,11 +59,13 @@ statements! {
         DELETE FROM mesh.delivery_queue
          WHERE ctid = ANY (ARRAY (
                SELECT over.ctid
-                 FROM unnest($2::uuid[], $3::bigint[]) AS asked (recipient, seq),
+                 FROM unnest($2::uuid[], $3::bigint[], $4::bigint[])
+                      AS asked (recipient, after, seq),
                       LATERAL (SELECT waiting.ctid
                                  FROM mesh.delivery_queue AS waiting
                                 WHERE waiting.mesh_id = $1
                                   AND waiting.recipient = asked.recipient
+                                  AND waiting.seq > asked.after
                                   AND waiting.seq <= asked.seq
                                OFFSET 0) AS over))";
 
@@ -143,9 +145,10 @@ impl PostgresStore {
         // In one order, so that two of these cannot wait for each other.
         let mut arrived = arrived.to_vec();
         arrived.sort_unstable_by_key(|arrived| arrived.recipient);
-        let (recipients, seqs): (Vec<Uuid>, Vec<i64>) =
-            arrived.iter().map(|arrived| (arrived.recipient, arrived.seq)).unzip();
-        self.execute(DONE_OF_MANY, &[&mesh_id.as_uuid(), &recipients, &seqs]).await
+        let recipients: Vec<Uuid> = arrived.iter().map(|arrived| arrived.recipient).collect();
+        let (after, seqs): (Vec<i64>, Vec<i64>) =
+            arrived.iter().map(|arrived| (arrived.after, arrived.seq)).unzip();
+        self.execute(DONE_OF_MANY, &[&mesh_id.as_uuid(), &recipients, &after, &seqs]).await
     }
 
     pub(in crate::store) async fn deliveries_set_aside(

@@ -40,6 +40,7 @@ statements! {
         DELETE FROM delivery_queue
          WHERE mesh_id = :mesh_id
            AND recipient = :recipient
+           AND seq > :after
            AND seq <= :seq";
 
     SET_ASIDE = "
@@ -115,7 +116,8 @@ impl SqliteStore {
         recipient: Uuid,
         seq: i64,
     ) -> Result<u64, StoreError> {
-        self.sqlite.write(move |tx| done_in_tx(tx, mesh_id, recipient, seq)).await
+        let arrived = Arrived { recipient, after: 0, seq };
+        self.sqlite.write(move |tx| done_in_tx(tx, mesh_id, &arrived)).await
     }
 
     pub(in crate::store) async fn deliveries_done_along(
@@ -125,8 +127,7 @@ impl SqliteStore {
     ) -> Result<u64, StoreError> {
         let arrived = arrived.to_vec();
         let write = self.sqlite.write_along(move |tx| {
-            let done = arrived.iter().map(|by| done_in_tx(tx, mesh_id, by.recipient, by.seq));
-            done.sum()
+            arrived.iter().map(|arrived| done_in_tx(tx, mesh_id, arrived)).sum()
         });
         write.await
     }
@@ -173,11 +174,11 @@ pub(super) fn set_aside_in_tx(
 pub(super) fn done_in_tx(
     tx: &Tx<'_>,
     mesh_id: MeshId,
-    recipient: Uuid,
-    seq: i64,
+    arrived: &Arrived,
 ) -> Result<u64, StoreError> {
     let rows = tx.prepare_cached(DONE)?.execute(named_params! {
-        ":mesh_id": key(mesh_id), ":recipient": recipient.into_bytes(), ":seq": seq,
+        ":mesh_id": key(mesh_id), ":recipient": arrived.recipient.into_bytes(),
+        ":after": arrived.after, ":seq": arrived.seq,
     })?;
     Ok(rows as u64)
 }

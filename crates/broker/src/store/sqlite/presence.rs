@@ -13,7 +13,7 @@ use super::delivery::done_in_tx;
 use super::{Beating, Key, STORE_EPOCH, SqliteStore, key};
 use crate::accept::Session;
 use crate::store::session::Found;
-use crate::store::{Beat, Live, Present, Pulse, Standing};
+use crate::store::{Arrived, Beat, Live, Present, Pulse, Standing};
 
 statements! {
     PRESENCE_INSERT = "
@@ -247,7 +247,8 @@ fn trim_in_tx(
         ":mesh_id": key(mesh_id), ":member_id": key(member_id), ":live_from": live_from.0,
     };
     let acked: Option<i64> = tx.prepare_cached(ACKED_BY_ALL)?.query_row(by, |row| row.get(0))?;
-    acked.map_or(Ok(0), |seq| done_in_tx(tx, mesh_id, member_id.as_uuid(), seq))
+    let Some(seq) = acked else { return Ok(0) };
+    done_in_tx(tx, mesh_id, &Arrived { recipient: member_id.as_uuid(), after: 0, seq })
 }
 
 fn beat_in_tx(
