@@ -55,15 +55,26 @@ pub(crate) fn say(text: &str) {
 /// stderr, or a disk, may stand still for ever.
 pub(crate) fn last_words(say: impl FnOnce() + Send + 'static) {
     let (said, hears) = mpsc::sync_channel(1);
+    let say = Arc::new(Mutex::new(Some(say)));
+    let words = Arc::clone(&say);
     let thread = std::thread::Builder::new().name("last-words".to_owned());
     let spawned = thread.spawn(move || {
-        say();
+        if let Some(say) = take(&words) {
+            say();
+        }
         // Nobody listens any more once it has taken too long.
         let _ = said.send(());
     });
     if spawned.is_ok() {
         let _ = hears.recv_timeout(LAST_PATIENCE);
+    } else if let Some(say) = take(&say) {
+        // There is no thread to be had, which may be what it is about.
+        say();
     }
+}
+
+fn take<T>(words: &Mutex<Option<T>>) -> Option<T> {
+    words.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Whole lines, each written if that can be done now.

@@ -205,7 +205,7 @@ const LEFT_MAX: Duration = Duration::from_secs(5);
 /// Runs what waits for things.
 fn running(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let failed = |error| Failure::new(exit::Exit::Failed, format!("error: {error}"));
-    system::refuse_few_threads()?;
+    system::refuse_few_threads(system::COMMAND_THREADS)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
     let done = runtime.block_on(async {

@@ -82,11 +82,15 @@ pub(crate) fn loopback(port: u16) -> SocketAddr {
 }
 
 /// Threads beside those of the runtime that every command needs.
-const THREADS_BESIDE: usize = 2;
+pub(crate) const COMMAND_THREADS: usize = 2;
 
-/// Refuses to go on where not even the first threads can be started: the runtime would panic.
-pub(crate) fn refuse_few_threads() -> Result<(), Failure> {
-    let wanted = std::thread::available_parallelism().map_or(1, usize::from) + THREADS_BESIDE;
+/// The same of what serves: each of its files has some.
+pub(crate) const SERVING_THREADS: usize = 40;
+
+/// Refuses to go on where so many threads cannot be started: a runtime would panic, and a file that
+/// cannot be opened for want of them would look damaged.
+pub(crate) fn refuse_few_threads(beside: usize) -> Result<(), Failure> {
+    let wanted = std::thread::available_parallelism().map_or(1, usize::from) + beside;
     let gate = Arc::new(Mutex::new(()));
     let all_at_once = gate.lock().unwrap_or_else(PoisonError::into_inner);
     let waits = || {

@@ -37,7 +37,10 @@ use crate::daemon::running::{RunningDaemon, Start};
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::jobs::{self, RunningJobs};
 use crate::stores::Kept;
-use crate::system::{host_name, loopback, mint, plant, secret, stop_after, stopped};
+use crate::system::{
+    SERVING_THREADS, host_name, loopback, mint, plant, refuse_few_threads, secret, stop_after,
+    stopped,
+};
 use crate::{announce, log};
 
 /// The mesh of a machine that is alone.
@@ -87,6 +90,7 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     log::to_stderr();
+    refuse_few_threads(SERVING_THREADS)?;
     let root = arguments.home.find()?;
     let retention = registrar::retention(arguments.registrar_retention_days)?;
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));

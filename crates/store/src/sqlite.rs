@@ -156,12 +156,13 @@ pub fn look(
     Ok((last_stop, open::look(path, application_id, migrations)?))
 }
 
-/// Refuses a file whose log is damaged: what was committed behind the fault can be read by nobody
-/// ([`Sqlite::open_to_read`] shows what is before it).
+/// Refuses a file whose log is damaged, or that is not what was written: what was committed behind
+/// a fault can be read by nobody ([`Sqlite::open_to_read`] shows what is before it).
 ///
 /// Blocks: call it before serving, or on a blocking thread.
-pub fn refuse_damaged_log(path: &Path) -> Result<(), OpenError> {
-    walk::refuse_damaged(path)
+pub fn refuse_changed(path: &Path) -> Result<(), OpenError> {
+    walk::refuse_damaged(path)?;
+    sums::refuse_damaged(path)
 }
 
 impl Sqlite {

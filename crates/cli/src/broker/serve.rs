@@ -30,7 +30,7 @@ use super::target::{self, failed, mint, random_bytes, refused};
 use super::tls::Tls;
 use super::token;
 use crate::exit::{Exit, Failure};
-use crate::system::{plant, stop_after, stopped};
+use crate::system::{SERVING_THREADS, plant, refuse_few_threads, stop_after, stopped};
 use crate::{announce, log};
 
 #[derive(Debug, clap::Args)]
@@ -80,6 +80,7 @@ pub(crate) struct Arguments {
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tls = arguments.tls.open(arguments.listen)?;
     log::to_stderr();
+    refuse_few_threads(SERVING_THREADS)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let limiter = limiter(arguments, &clock)?;
     let admin_token = arguments.admin_token_file.as_deref().map(token::load).transpose()?;

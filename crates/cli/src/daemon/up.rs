@@ -21,7 +21,7 @@ use super::running::{RunningDaemon, Start, usual_api};
 use super::tls::Trust;
 use crate::exit::{Exit, Failure, Form};
 use crate::local::Local;
-use crate::system::{stop_after, stopped};
+use crate::system::{SERVING_THREADS, refuse_few_threads, stop_after, stopped};
 use crate::{announce, log, print, progress};
 
 /// How long a daemon in the background may take until it is ready.
@@ -62,6 +62,7 @@ pub(crate) struct Arguments {
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    refuse_few_threads(SERVING_THREADS)?;
     let found = environment(&facts(arguments));
     let (home, ephemeral) = arguments.identity.choose(found.identity, &arguments.local)?;
     if arguments.detach {

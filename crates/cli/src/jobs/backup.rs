@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use semel_jobs::restore::{self, Restored};
-use semel_store::sqlite::{Existing, Sqlite, refuse_damaged_log};
+use semel_store::sqlite::{Existing, Sqlite, refuse_changed};
 use serde_json::json;
 
 use super::engine::lock;
@@ -152,7 +152,7 @@ async fn complaints(path: &Path, root: &Path) -> Result<Vec<String>, Failure> {
 pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
     let root = arguments.home.find()?;
     let path = file(&root)?;
-    let found = match refuse_damaged_log(&path) {
+    let found = match refuse_changed(&path) {
         // What is before the fault may not even have its tables.
         Err(error) => vec![chain(&error)],
         Ok(()) => complaints(&path, &root).await?,

@@ -21,7 +21,7 @@ use crate::broker::{registrar, token};
 use crate::checks;
 use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, Form};
-use crate::system::{loopback, plant, stop_after, stopped};
+use crate::system::{SERVING_THREADS, loopback, plant, refuse_few_threads, stop_after, stopped};
 use crate::{announce, log};
 
 /// Run an engine alone
@@ -51,6 +51,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     log::to_stderr();
+    refuse_few_threads(SERVING_THREADS)?;
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
     let root = arguments.home.find()?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;

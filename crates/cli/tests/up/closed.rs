@@ -122,6 +122,9 @@ fn a_home_that_was_stopped_is_its_databases_alone() {
     let databases =
         ["broker/broker.db", "daemon/local/outbox.db", "daemon/local/inbox.db", "jobs/jobs.db"];
     for database in databases {
+        let mode = std::fs::metadata(home.join(database)).unwrap().permissions();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&mode);
+        assert_eq!(mode & 0o777, 0o600, "{database} is its owner's alone");
         assert_eq!(checked_by_python(&other.join(database)), "ok\n", "{database}");
     }
     let mut up = Up::start(&other);

@@ -90,3 +90,21 @@ fn a_bad_byte_in_a_log_is_told_and_nothing_is_lost_silently() {
     }
     assert_eq!(up.stop(Signal::TERM), Some(0));
 }
+
+/// A page that SQLite reads without a complaint.
+#[test]
+fn a_changed_page_is_told_by_the_check_of_jobs_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let mut up = Up::start(home);
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    let database = home.join("jobs/jobs.db");
+    assert_eq!(said(home, &["job", "check"]).0, Some(0));
+    let mut bytes = std::fs::read(&database).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 0x04;
+    std::fs::write(&database, bytes).unwrap();
+    let (code, text) = said(home, &["job", "check"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("jobs.db is damaged at page"), "{text}");
+}

@@ -97,7 +97,7 @@ impl Line {
             session_epoch: 1,
             store_epoch: store_epoch.to_owned(),
             server_time: SystemClock::new().wall(),
-            next_seq: i64::MAX,
+            next_seq: 1_000_000,
         }))
         .await;
         match self.next().await.unwrap() {

@@ -8,7 +8,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Drop for Serving {
 #[expect(clippy::disallowed_methods, reason = "nobody tells when another process unlocks")]
 pub(super) fn serve(path: &Path) -> Result<Arc<Serving>, OpenError> {
     let io = |source| OpenError::Io { path: path.to_owned(), source };
-    let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
+    let opened = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path);
     let file = opened.map_err(io)?;
     for _ in 0..SERVE_LOOKS {
         match file.try_lock() {
@@ -248,7 +248,7 @@ fn gone(done: std::io::Result<()>) -> std::io::Result<()> {
 }
 
 fn open(path: &Path) -> Result<File, OpenError> {
-    let lock = OpenOptions::new().create(true).append(true).open(beside(path));
+    let lock = OpenOptions::new().create(true).append(true).mode(0o600).open(beside(path));
     lock.map_err(|source| OpenError::Io { path: beside(path), source })
 }
 

@@ -26,7 +26,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, ErrorKind};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
@@ -189,8 +189,8 @@ fn open_database(path: &Path) -> io::Result<Option<File>> {
 impl Sums {
     fn open(path: &Path, make: bool) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        let file =
-            options.read(true).write(true).create(make).truncate(false).open(path_of(path))?;
+        options.read(true).write(true).create(make).truncate(false).mode(0o600);
+        let file = options.open(path_of(path))?;
         Ok(Self { file: SumsFile(file), path: path.to_owned(), log: OnceCell::new() })
     }
 
