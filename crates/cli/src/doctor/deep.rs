@@ -73,7 +73,7 @@ async fn read(store: &Expected, file: &Sqlite, bar: &Bar) -> Finding {
     }
     if wrong.is_empty() {
         let rows = all.rows;
-        return Finding::sound("contents", format!("{name}: all {rows} rows are as written"));
+        return Finding::sound("contents", format!("{name}: rows read: {rows}, bad: none"));
     }
     let more = wrong.len().saturating_sub(WRONG_MAX);
     wrong.truncate(WRONG_MAX);
