@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rusqlite::ErrorCode;
+
 /// What is known of a write that was answered with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
@@ -115,7 +117,7 @@ pub fn is_of_one_row(error: &rusqlite::Error) -> bool {
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => Self::Full,
+            Some(ErrorCode::DiskFull) => Self::Full,
             _ => Self::Sqlite(error),
         }
     }
@@ -280,4 +282,26 @@ pub enum OpenError {
         #[source]
         source: Box<StoreError>,
     },
+}
+
+impl OpenError {
+    /// Whether the file itself is the trouble, so that a good copy of it would help: not a
+    /// permission, a full disk, or another version.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::NotOurs { .. } => true,
+            Self::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+            ),
+            Self::Io { .. }
+            | Self::Served { .. }
+            | Self::Replacing { .. }
+            | Self::Unfit { .. }
+            | Self::Newer { .. }
+            | Self::MigrationChanged { .. }
+            | Self::Postgres(_)
+            | Self::Migration { .. } => false,
+        }
+    }
 }

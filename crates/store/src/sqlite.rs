@@ -197,7 +197,10 @@ impl Sqlite {
         let maintenance = open::maintenance(options).map_err(failed)?;
         let guard = open::maintenance(options).map_err(failed)?;
         let keeper = log::Keeper::of(&mut connection, guard, options, sums, Arc::clone(&lock));
-        let keeper = keeper.map_err(failed)?;
+        let mut keeper = keeper.map_err(failed)?;
+        if is_ours && last_stop == LastStop::Unclean {
+            keeper.begin_anew(&connection);
+        }
         let threads = |source| OpenError::Io { path: path.clone(), source };
         let lane = |name, connections, style| {
             Lane::start(name, connections, style, serving.as_ref()).map_err(threads)

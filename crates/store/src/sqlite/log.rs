@@ -105,6 +105,15 @@ impl Keeper {
         }
     }
 
+    /// What is left of a transaction that was cut off must not be behind new ones: nobody could
+    /// tell it from something that was lost ([`super::walk`]).
+    pub(super) fn begin_anew(&mut self, writer: &Connection) {
+        if let Err(error) = self.copy(writer) {
+            let name = self.path.display();
+            tracing::warn!(%name, %error, "the log that was left was not copied into the file");
+        }
+    }
+
     /// Copies the log into the file, as far as no reader needs it; whether that is all of it.
     fn copy(&mut self, writer: &Connection) -> rusqlite::Result<bool> {
         let Some(guard) = self.guard.as_ref().filter(|_| self.copies) else { return Ok(false) };

@@ -113,7 +113,14 @@ pub(super) fn of_open(path: &Path) -> Result<Option<Sums>, OpenError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),
     };
-    if let Some(Note::Closed) | None = sums.file.note().map_err(io)? {
+    let is_over = match sums.file.note().map_err(io)? {
+        Some(Note::Closed) | None => true,
+        // Whoever copied it has emptied or removed it, too, and was killed before that was noted,
+        // or still had a reader. The next one begins with the first round.
+        Some(Note::Copied(_)) => wal_path(path).metadata().map_or(true, |log| log.len() == 0),
+        Some(Note::Open(_)) => false,
+    };
+    if is_over {
         let open = Note::Open(End::default());
         sums.file.write_note(open).and_then(|()| sums.file.0.sync_data()).map_err(io)?;
     }

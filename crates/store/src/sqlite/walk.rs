@@ -8,11 +8,17 @@
 //! before it: a frame that continues one that commits was written after a sync of everything up to
 //! that commit. If a frame before it is bad, it was good once, and acknowledged.
 //!
+//! A power cut may leave half of a frame's head, and the other half is then of what was there
+//! before: of a transaction that was rolled back when it was too large for memory. It seems to end
+//! a transaction, and what is behind it continues it. So a frame is believed to end one if its own
+//! checksum says so, or if what continues it comes to an end, too: what was rolled back never does.
+//!
 //! What follows from that, and is tested for every byte: whichever byte changes in a log that holds
 //! all that was written, either the log is refused, or the byte is of its last transaction, which
 //! then looks as if the power had been cut during its commit. No power cut makes a log that is
-//! refused. Frames of earlier rounds of the log have other salts, and continue nothing of this one;
-//! nor do those of transactions that were rolled back, or cut off before.
+//! refused. Frames of earlier rounds of the log have other salts, and continue nothing of this one.
+//! A transaction that was cut off leaves none with the same salts: whoever opens a log that
+//! somebody has left copies it first, and begins a new round.
 //!
 //! The header is synced before there is a frame, and lies in one sector. A bad one with frames
 //! behind it is damage.
@@ -78,32 +84,50 @@ pub(super) fn damage(log: &mut (impl Read + Seek)) -> io::Result<Option<Damage>>
         number += 1;
         let right = frame.sum_after(sum, format.order);
         if frame.page() == 0 || frame.salts() != format.salts || frame.sum() != right {
-            let ends = frame.commit() != 0 || frame.may_have_committed(sum, format.order);
-            break Before { ends, sums: [frame.sum(), right] };
+            let was_erased = frame.may_have_committed(sum, format.order);
+            let ends = frame.commit() != 0 || was_erased;
+            break Before { ends, is_whole: was_erased, is_behind: false, sum: frame.sum(), right };
         }
         sum = right;
     };
     while let Some(frame) = frames.next(log)? {
-        if frame.salts() == format.salts && before.ends && before.is_of(&frame, format.order) {
+        let is_whole = before.is_of(&frame, format.order);
+        let is_next = is_whole && frame.salts() == format.salts;
+        if is_next && before.ends && before.is_whole_if_before(&frame, format.order) {
             return Ok(Some(Damage::Frame(number)));
         }
-        before = Before { ends: frame.commit() != 0, sums: [frame.sum(); 2] };
+        let is_behind = is_next && (before.ends || before.is_behind);
+        if is_behind && frame.commit() != 0 {
+            return Ok(Some(Damage::Frame(number)));
+        }
+        let (ends, sum) = (frame.commit() != 0, frame.sum());
+        before = Before { ends, is_whole, is_behind, sum, right: sum };
     }
     Ok(None)
 }
 
 /// What is known of the frame before another.
 struct Before {
-    /// It ends a transaction.
+    /// It says that it ends a transaction.
     ends: bool,
+    /// Its checksum says that it does: half of its head may be of another frame.
+    is_whole: bool,
+    /// It continues a frame that says that it ends a transaction.
+    is_behind: bool,
     /// Its checksum, as it says and as it should be: either may be damaged.
-    sums: [Sum; 2],
+    sum: Sum,
+    right: Sum,
 }
 
 impl Before {
     /// Whether this frame was written right behind it.
     fn is_of(&self, frame: &Frame<'_>, order: Order) -> bool {
-        self.sums.iter().any(|sum| frame.sum_after(*sum, order) == frame.sum())
+        [self.sum, self.right].iter().any(|sum| frame.sum_after(*sum, order) == frame.sum())
+    }
+
+    /// Whether it is what it says, given that this frame was written right behind it.
+    fn is_whole_if_before(&self, frame: &Frame<'_>, order: Order) -> bool {
+        self.is_whole || frame.sum_after(self.right, order) == frame.sum() && self.right != self.sum
     }
 }
 
@@ -115,13 +139,14 @@ fn has_frames(log: &mut (impl Read + Seek), header: &[u8; HEADER_BYTES]) -> io::
         for page_bytes in PAGE_BYTES {
             log.seek(SeekFrom::Start(HEADER_BYTES as u64))?;
             let mut frames = Frames::new(page_bytes);
-            let mut before = Before { ends: true, sums: first };
+            let [sum, right] = first;
+            let mut before = Before { ends: true, is_whole: true, is_behind: false, sum, right };
             for _ in 0..limits::LOG_HEADER_LOOKS {
                 let Some(frame) = frames.next(log)? else { break };
                 if frame.page() != 0 && before.is_of(&frame, order) {
                     return Ok(true);
                 }
-                before.sums = [frame.sum(); 2];
+                (before.sum, before.right) = (frame.sum(), frame.sum());
             }
         }
     }

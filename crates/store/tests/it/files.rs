@@ -114,6 +114,11 @@ async fn an_unclean_stop_is_noticed() {
     let after_crash = open(crashed.path());
     assert_eq!(after_crash.last_stop(), LastStop::Unclean);
     assert_eq!(get(&after_crash, "a").await, Some(1));
+    // What is behind the end of the log that was left is not of the round that begins.
+    let salts = || std::fs::read(crashed.path().join("items.db-wal")).unwrap()[16..24].to_vec();
+    let before = salts();
+    after_crash.write(|tx| put(tx, "b", 1)).await.unwrap();
+    assert_ne!(salts(), before);
 }
 
 /// What a killed process leaves, with one byte of the log changed.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_store::sqlite::Sqlite;
 use semel_store::{Fate, StoreError};
+use tokio::sync::oneshot;
 
 use crate::support::{get, keys, open, options, put};
 
@@ -20,28 +21,34 @@ async fn in_one_group(store: &Sqlite, writes: Vec<Write>) -> Answers {
     std::iter::once(held).chain(others).collect()
 }
 
-/// Holds the writer until so many wait, with a write of its own.
+/// Holds the writer until so many wait, with a write of its own. They come once it holds: a writer
+/// that wakes late would otherwise take them together with it, and nobody would be seen to wait.
 async fn once_all_wait<T>(
     store: &Sqlite,
     count: usize,
     writes: impl Future<Output = T>,
 ) -> (Result<bool, StoreError>, T) {
     let (go, wait) = mpsc::channel::<()>();
-    let mut waited = false;
-    let held = store.write(move |_| {
-        if !waited {
+    let (holds, held) = oneshot::channel();
+    let mut holds = Some(holds);
+    let hold = store.write(move |_| {
+        if let Some(holds) = holds.take() {
+            holds.send(()).unwrap();
             wait.recv().unwrap();
-            waited = true;
         }
         Ok(true)
     });
+    let writes = async {
+        held.await.unwrap();
+        writes.await
+    };
     let release = async {
         while store.queue_len() < count {
             tokio::task::yield_now().await;
         }
         go.send(()).unwrap();
     };
-    let (held, others, ()) = tokio::join!(held, writes, release);
+    let (held, others, ()) = tokio::join!(hold, writes, release);
     (held, others)
 }
 
@@ -282,7 +289,7 @@ async fn a_rider_goes_with_the_next_commit_or_alone_after_a_while() {
 async fn a_write_without_haste_is_answered_with_the_next_commit() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(without_haste(folder.path()));
-    let (along, mut answered) = tokio::sync::oneshot::channel();
+    let (along, mut answered) = oneshot::channel();
     let patient = Arc::clone(&store);
     tokio::spawn(async move {
         let _ = along.send(patient.write_along(|tx| put(tx, "patient", 7)).await);
@@ -402,7 +409,7 @@ async fn readers_see_one_moment_and_cannot_write() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.write(|tx| put(tx, "a", 1)).await.unwrap();
-    let (first_read, reached) = tokio::sync::oneshot::channel();
+    let (first_read, reached) = oneshot::channel();
     let (go, wait) = mpsc::channel::<()>();
     let counts = store.read(move |connection| {
         let count =

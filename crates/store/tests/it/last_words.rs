@@ -103,11 +103,16 @@ async fn a_writer_that_dies_says_that_nobody_knows_and_lets_nobody_wait() {
     let store = Sqlite::open(&options).unwrap();
     // The caller has gone, and what it would have been given cannot even be thrown away.
     let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (begins, begun) = tokio::sync::oneshot::channel::<()>();
+    let mut begins = Some(begins);
     let mut leaving = Box::pin(store.write(move |tx| {
+        drop(begins.take());
         wait.recv().unwrap();
         put(tx, "left", 1).map(|_| Explosive)
     }));
     assert!(futures_util::poll!(&mut leaving).is_pending());
+    // Who comes from now on is not in the writer's hands yet.
+    assert!(begun.await.is_err(), "it has begun");
     let staying = store.write(|tx| put(tx, "stayed", 1));
     let release = async {
         while store.queue_len() < 1 {

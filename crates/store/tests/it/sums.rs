@@ -242,6 +242,33 @@ async fn a_file_that_is_opened_while_it_is_closed_is_noted_as_open() {
     }
 }
 
+/// Killed when the log was removed and that was not noted yet; and once more after the first commit
+/// of the next one, before that is noted.
+#[tokio::test]
+async fn a_log_that_begins_after_one_that_was_removed_is_no_older_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill(&store, 0..1).await;
+    let left = killed(folder.path());
+    // It copies the log that was left, and notes that.
+    let _copying = open(left.path());
+    for log in ["removed", "emptied"] {
+        let without = killed(left.path());
+        let path = without.path().join(FILES[1]);
+        match log {
+            "removed" => std::fs::remove_file(path).unwrap(),
+            _ => std::fs::write(path, "").unwrap(),
+        }
+        let store = open(without.path());
+        let again = killed(without.path());
+        fill(&store, 1..2).await;
+        for name in &FILES[..2] {
+            std::fs::copy(without.path().join(name), again.path().join(name)).unwrap();
+        }
+        assert_eq!(keys(&open(again.path())).await.len(), 2, "{log}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_file_is_compared_while_it_is_used() {
     let folder = closed(0..100).await;
