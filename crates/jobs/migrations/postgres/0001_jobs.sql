@@ -73,10 +73,9 @@ CREATE TABLE jobs.job (
 -- Room for the next version of a row beside it: a step's move touches no index then.
 WITH (fillfactor = 70);
 
--- CLAIMABLE: flat whatever waits.
-CREATE INDEX job_ready ON jobs.job (priority, no) WHERE ready;
--- CLAIMABLE.
-CREATE INDEX job_due ON jobs.job (due_at, no) WHERE due_at IS NOT NULL;
+-- CLAIMABLE: flat whatever waits, here or for engines in other homes.
+CREATE INDEX job_ready ON jobs.job (COALESCE(home, ''), priority, no) WHERE ready;
+CREATE INDEX job_due ON jobs.job (COALESCE(home, ''), due_at, no) WHERE due_at IS NOT NULL;
 -- LIST of what is under way. Differs from sqlite: said in other words than in the next one, and the
 -- list of a conversation by another collation than its head, so that no plan that was made while the
 -- tables were small mistakes one of these indexes for another.

@@ -49,6 +49,14 @@ impl Stage {
             Self::Inside => "inside",
         }
     }
+
+    /// Whose fault it is when the stage fails: until the last one nothing is the gear's.
+    const fn class(self) -> &'static str {
+        match self {
+            Self::Outer | Self::Init => "resource_limit",
+            Self::Inside => "gear_bug",
+        }
+    }
 }
 
 /// Runs a stage; comes back with the exit code. The last stage comes back only when it failed.
@@ -60,17 +68,18 @@ pub fn run(stage: Stage) -> i32 {
         Stage::Inside => inside(&mut key).map(|never| match never {}),
     };
     ended.unwrap_or_else(|error| {
-        say_failed(key.as_deref(), &format!("{} of the sandbox: {error}", stage.name()));
+        let text = format!("{} of the sandbox: {error}", stage.name());
+        say_failed(key.as_deref(), stage.class(), &text);
         FAILED
     })
 }
 
 /// Nothing of the gear has run yet, so its key can say so for it: a definite error.
-fn say_failed(key: Option<&str>, text: &str) {
+fn say_failed(key: Option<&str>, class: &str, text: &str) {
     let key = key.and_then(|key| Hex::<32>::parse(key).ok());
     let line = key.and_then(|key| {
         let message = FromGear::Error {
-            class: "gear_bug".to_owned(),
+            class: class.to_owned(),
             code: "sandbox_failed".to_owned(),
             message: text.to_owned(),
             retry_after_ms: None,
@@ -135,7 +144,13 @@ pub(super) fn enter_namespaces() -> Result<(), Failed> {
             | CloneFlags::CLONE_NEWNET
             | CloneFlags::CLONE_NEWIPC
             | CloneFlags::CLONE_NEWUTS,
-    )?;
+    )
+    .map_err(|errno| {
+        format!(
+            "this host gives no user namespace ({errno}): user.max_user_namespaces may be 0, or \
+             user namespaces are not allowed here; `semel doctor` shows what can be enforced"
+        )
+    })?;
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {} 1", user.as_raw()))?;
     std::fs::write("/proc/self/gid_map", format!("0 {} 1", group.as_raw()))?;

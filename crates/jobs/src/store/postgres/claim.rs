@@ -23,45 +23,91 @@ use crate::store::{Advance, Begin, Claim, Claimed, Home, Job, JobNo, Kept, Neigh
 
 statements! {
     CLAIMABLE = "
-        -- Limits inside, so that every look-up goes row by row, whatever the plan was made on.
-        WITH due AS (
-            SELECT no, id, root_id, retry_of, parent_id, depth, source, priority, conversation,
-                   request, carries_plan, key, answer::text, plan::text, plan_no, status,
-                   step_index, revision_count, replan_count, fence, worker, deaths, ready, due_at,
-                   held_by, budget_ms, deadline_at, question::text, expires_at, error::text,
-                   failure_class, failed_action, entries, started_at, completed_at, created_at,
-                   home, jobs.now_ms()
-              FROM jobs.job
-             WHERE due_at <= jobs.now_ms()
-               AND no <> ALL ($2::bigint[])
-               AND (home IS NULL OR home = $3
-                    OR (SELECT 1
-                          FROM jobs.home AS other
-                         WHERE other.id = job.home
-                           AND other.seen_at > jobs.now_ms() - $4::bigint
-                         LIMIT 1) IS NULL)
-             ORDER BY due_at, no
+        -- Limits inside, so that every look-up goes row by row, whatever the plan was made on. By
+        -- home, so that nothing is read of what waits for another engine; a few more are locked
+        -- than are claimed then, which whoever looks meanwhile finds again at once.
+        WITH RECURSIVE due_in (home) AS (
+            (SELECT COALESCE(home, '')
+               FROM jobs.job
+              WHERE due_at IS NOT NULL
+              ORDER BY COALESCE(home, '')
+              LIMIT 1)
+             UNION ALL
+            SELECT (SELECT COALESCE(job.home, '')
+                      FROM jobs.job
+                     WHERE due_at IS NOT NULL
+                       AND COALESCE(job.home, '') > due_in.home
+                     ORDER BY COALESCE(job.home, '')
+                     LIMIT 1)
+              FROM due_in
+             WHERE due_in.home IS NOT NULL
+        ), waiting_in (home) AS (
+            (SELECT COALESCE(home, '')
+               FROM jobs.job
+              WHERE ready
+              ORDER BY COALESCE(home, '')
+              LIMIT 1)
+             UNION ALL
+            SELECT (SELECT COALESCE(job.home, '')
+                      FROM jobs.job
+                     WHERE ready
+                       AND COALESCE(job.home, '') > waiting_in.home
+                     ORDER BY COALESCE(job.home, '')
+                     LIMIT 1)
+              FROM waiting_in
+             WHERE waiting_in.home IS NOT NULL
+        ), due AS (
+            SELECT found.*
+              FROM due_in
+             CROSS JOIN LATERAL (
+                   SELECT no, id, root_id, retry_of, parent_id, depth, source, priority,
+                          conversation, request, carries_plan, key, answer::text, plan::text,
+                          plan_no, status, step_index, revision_count, replan_count, fence,
+                          worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
+                          question::text, expires_at, error::text, failure_class,
+                          failed_action, entries, started_at, completed_at, created_at, home,
+                          jobs.now_ms()
+                     FROM jobs.job
+                    WHERE due_at <= jobs.now_ms()
+                      AND COALESCE(home, '') = due_in.home
+                      AND no <> ALL ($2::bigint[])
+                    ORDER BY due_at, no
+                    LIMIT $1
+                      FOR UPDATE SKIP LOCKED) AS found
+             WHERE due_in.home IN ('', $3)
+                OR (SELECT 1
+                      FROM jobs.home AS other
+                     WHERE other.id = due_in.home
+                       AND other.seen_at > jobs.now_ms() - $4::bigint
+                     LIMIT 1) IS NULL
+             ORDER BY found.due_at, found.no
              LIMIT $1
-               FOR UPDATE SKIP LOCKED
         ), waiting AS (
-            SELECT no, id, root_id, retry_of, parent_id, depth, source, priority, conversation,
-                   request, carries_plan, key, answer::text, plan::text, plan_no, status,
-                   step_index, revision_count, replan_count, fence, worker, deaths, ready, due_at,
-                   held_by, budget_ms, deadline_at, question::text, expires_at, error::text,
-                   failure_class, failed_action, entries, started_at, completed_at, created_at,
-                   home, jobs.now_ms()
-              FROM jobs.job
-             WHERE ready
-               AND no <> ALL ($2::bigint[])
-               AND (home IS NULL OR home = $3
-                    OR (SELECT 1
-                          FROM jobs.home AS other
-                         WHERE other.id = job.home
-                           AND other.seen_at > jobs.now_ms() - $4::bigint
-                         LIMIT 1) IS NULL)
-             ORDER BY priority, no
+            SELECT found.*
+              FROM waiting_in
+             CROSS JOIN LATERAL (
+                   SELECT no, id, root_id, retry_of, parent_id, depth, source, priority,
+                          conversation, request, carries_plan, key, answer::text, plan::text,
+                          plan_no, status, step_index, revision_count, replan_count, fence,
+                          worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
+                          question::text, expires_at, error::text, failure_class,
+                          failed_action, entries, started_at, completed_at, created_at, home,
+                          jobs.now_ms()
+                     FROM jobs.job
+                    WHERE ready
+                      AND COALESCE(home, '') = waiting_in.home
+                      AND no <> ALL ($2::bigint[])
+                    ORDER BY priority, no
+                    LIMIT $1 - (SELECT count(*) FROM due)
+                      FOR UPDATE SKIP LOCKED) AS found
+             WHERE waiting_in.home IN ('', $3)
+                OR (SELECT 1
+                      FROM jobs.home AS other
+                     WHERE other.id = waiting_in.home
+                       AND other.seen_at > jobs.now_ms() - $4::bigint
+                     LIMIT 1) IS NULL
+             ORDER BY found.priority, found.no
              LIMIT $1 - (SELECT count(*) FROM due)
-               FOR UPDATE SKIP LOCKED
         )
         TABLE due
         UNION ALL
@@ -69,29 +115,70 @@ statements! {
 
     /// In milliseconds from now.
     NEXT_DUE = "
-        SELECT CASE WHEN EXISTS (SELECT 1
-                                   FROM jobs.job
-                                  WHERE ready
-                                    AND no <> ALL ($1::bigint[])
-                                    AND (home IS NULL OR home = $2
-                                         OR (SELECT 1
-                                               FROM jobs.home AS other
-                                              WHERE other.id = job.home
-                                                AND other.seen_at > jobs.now_ms() - $3::bigint
-                                              LIMIT 1) IS NULL))
+        WITH RECURSIVE due_in (home) AS (
+            (SELECT COALESCE(home, '')
+               FROM jobs.job
+              WHERE due_at IS NOT NULL
+              ORDER BY COALESCE(home, '')
+              LIMIT 1)
+             UNION ALL
+            SELECT (SELECT COALESCE(job.home, '')
+                      FROM jobs.job
+                     WHERE due_at IS NOT NULL
+                       AND COALESCE(job.home, '') > due_in.home
+                     ORDER BY COALESCE(job.home, '')
+                     LIMIT 1)
+              FROM due_in
+             WHERE due_in.home IS NOT NULL
+        ), waiting_in (home) AS (
+            (SELECT COALESCE(home, '')
+               FROM jobs.job
+              WHERE ready
+              ORDER BY COALESCE(home, '')
+              LIMIT 1)
+             UNION ALL
+            SELECT (SELECT COALESCE(job.home, '')
+                      FROM jobs.job
+                     WHERE ready
+                       AND COALESCE(job.home, '') > waiting_in.home
+                     ORDER BY COALESCE(job.home, '')
+                     LIMIT 1)
+              FROM waiting_in
+             WHERE waiting_in.home IS NOT NULL
+        )
+        SELECT CASE WHEN EXISTS (
+                    SELECT 1
+                      FROM waiting_in
+                     CROSS JOIN LATERAL (
+                           SELECT 1
+                             FROM jobs.job
+                            WHERE ready
+                              AND COALESCE(home, '') = waiting_in.home
+                              AND no <> ALL ($1::bigint[])
+                            LIMIT 1) AS found
+                     WHERE waiting_in.home IN ('', $2)
+                        OR (SELECT 1
+                              FROM jobs.home AS other
+                             WHERE other.id = waiting_in.home
+                               AND other.seen_at > jobs.now_ms() - $3::bigint
+                             LIMIT 1) IS NULL)
                     THEN 0
-                    ELSE (SELECT due_at - jobs.now_ms()
-                            FROM jobs.job
-                           WHERE due_at IS NOT NULL
-                             AND no <> ALL ($1::bigint[])
-                             AND (home IS NULL OR home = $2
-                                  OR (SELECT 1
-                                        FROM jobs.home AS other
-                                       WHERE other.id = job.home
-                                         AND other.seen_at > jobs.now_ms() - $3::bigint
-                                       LIMIT 1) IS NULL)
-                           ORDER BY due_at, no
-                           LIMIT 1)
+                    ELSE (SELECT min(found.due_at) - jobs.now_ms()
+                            FROM due_in
+                           CROSS JOIN LATERAL (
+                                 SELECT due_at
+                                   FROM jobs.job
+                                  WHERE due_at IS NOT NULL
+                                    AND COALESCE(home, '') = due_in.home
+                                    AND no <> ALL ($1::bigint[])
+                                  ORDER BY due_at, no
+                                  LIMIT 1) AS found
+                           WHERE due_in.home IN ('', $2)
+                              OR (SELECT 1
+                                    FROM jobs.home AS other
+                                   WHERE other.id = due_in.home
+                                     AND other.seen_at > jobs.now_ms() - $3::bigint
+                                   LIMIT 1) IS NULL)
                END";
 
     TIME = "

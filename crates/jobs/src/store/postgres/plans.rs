@@ -38,7 +38,7 @@ const ROWS: &str = "
                CASE n % 10 WHEN 4 THEN '{}'::json END, CASE n % 10 WHEN 4 THEN n END,
                CASE n % 10 WHEN 2 THEN 'transient' END, CASE n % 10 WHEN 2 THEN 'web.get' END, 1,
                CASE WHEN n % 10 NOT IN (0, 1, 3, 4) THEN n END,
-               CASE WHEN n < 20 THEN 'home 1' END
+               CASE WHEN n % 20 = 13 OR n % 100 = 1 THEN 'home 1' END
           FROM n;
     SELECT setval(pg_get_serial_sequence('jobs.job', 'no'), 1000000);
     INSERT INTO jobs.execution_log (root_id, step_id, job_no, plan_no, gear, action,
@@ -76,6 +76,7 @@ async fn plan(client: &Client, sql: &str) -> String {
 /// Read from the end of an index that holds only what is asked for.
 const FROM_THE_END: &[(&str, &str)] = &[
     ("claim CLAIMABLE", " job_ready "),
+    ("claim CLAIMABLE", " job_due "),
     ("claim NEXT_DUE", " job_ready "),
     ("claim NEXT_DUE", " job_due "),
     ("submit BEGIN", " job_ready "),

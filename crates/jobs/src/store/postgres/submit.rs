@@ -131,14 +131,21 @@ statements! {
                            worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
                            question, expires_at, answer, error, failure_class, failed_action,
                            entries, started_at, completed_at, home, number)
+             -- Of the others those that whoever begins these could go on with.
              WHERE (SELECT count(*)
-                      FROM (SELECT 1 FROM jobs.job AS next WHERE next.ready LIMIT $38::bigint + 1)
-                           AS waiting)
+                      FROM (SELECT '' AS home UNION SELECT * FROM unnest($37::text[])) AS place
+                     CROSS JOIN LATERAL (SELECT 1
+                                           FROM jobs.job AS next
+                                          WHERE next.ready
+                                            AND COALESCE(next.home, '') = place.home
+                                          LIMIT $38::bigint + 1) AS waiting)
                  + (SELECT count(*)
-                      FROM (SELECT 1
-                              FROM jobs.job AS next
-                             WHERE next.due_at <= jobs.now_ms()
-                             LIMIT $38::bigint + 1) AS due) <= $38
+                      FROM (SELECT '' AS home UNION SELECT * FROM unnest($37::text[])) AS place
+                     CROSS JOIN LATERAL (SELECT 1
+                                           FROM jobs.job AS next
+                                          WHERE next.due_at <= jobs.now_ms()
+                                            AND COALESCE(next.home, '') = place.home
+                                          LIMIT $38::bigint + 1) AS due) <= $38
              ORDER BY new.number
          RETURNING no, id),
              begun AS (
