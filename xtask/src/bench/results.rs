@@ -9,8 +9,18 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 /// In the order in which people read them; the last one is measured rarely.
-const PARTS: [&str; 8] =
-    ["daemon", "broker", "jobs", "registrar", "store", "program", "growth", "long"];
+const PARTS: [&str; 10] = [
+    "daemon",
+    "broker",
+    "topic",
+    "crowd",
+    "jobs",
+    "registrar",
+    "store",
+    "program",
+    "growth",
+    "long",
+];
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Figure {

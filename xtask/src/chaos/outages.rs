@@ -104,10 +104,22 @@ impl Outages {
     fn calm(&mut self) {
         let Some((blow, storm, length)) = self.storm.take() else { return };
         self.past.push((length.since, now()));
+        self.add(blow, &storm);
+    }
+
+    /// A storm has hit so many.
+    pub(crate) fn add(&mut self, blow: Blow, storm: &Storm) {
         match blow {
             Blow::Terminate => self.terminated += storm.hit(),
             Blow::Cancel => self.cancelled += storm.hit(),
         }
+    }
+
+    /// What a server's users were spared.
+    pub(crate) fn never(&self) -> Vec<&'static str> {
+        let all =
+            [("terminated", self.terminated), ("cancelled", self.cancelled), ("cuts", self.cuts)];
+        all.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 
     fn open(&mut self, world: &World) {

@@ -41,7 +41,7 @@ impl Blow {
                 "SELECT count(pg_cancel_backend(pid))
                    FROM (SELECT pid FROM pg_stat_activity
                           WHERE datname = current_database() AND application_name = 'semel'
-                          ORDER BY random() LIMIT 8) AS some"
+                          ORDER BY random() LIMIT 8) AS hit"
             }
         }
     }
@@ -102,4 +102,22 @@ async fn rage(
         tokio::time::sleep(blow.pause()).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A storm takes every error for a server that is away.
+    #[test]
+    fn a_server_understands_every_blow() {
+        let url = std::env::var("SEMEL_TEST_POSTGRES").unwrap();
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+            drop(tokio::spawn(connection));
+            for blow in [Blow::Terminate, Blow::Cancel] {
+                client.prepare(blow.statement()).await.unwrap();
+            }
+        });
+    }
 }
