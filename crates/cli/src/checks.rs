@@ -120,6 +120,12 @@ fn lock(check: &str, path: PathBuf) -> Option<Fault> {
     let opened: std::io::Result<File> = OpenOptions::new().read(true).append(true).open(&path);
     let text = match opened {
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        // With --read-only, too: clients find a daemon by the socket in its home.
+        Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => format!(
+            "{} is on a disk that cannot be written, and whoever runs here needs a lock and a \
+             socket: copy the home (cp -a) to another disk and start with --home COPY",
+            path.display()
+        ),
         Err(error) => format!("{}: {error}", path.display()),
         Ok(file) if file.metadata().is_ok_and(|found| found.is_file()) => return None,
         Ok(_) => format!("{} is not a plain file", path.display()),

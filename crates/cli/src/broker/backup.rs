@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use semel_broker::store::{SqliteStore, Store};
-use semel_store::sqlite::{Alone, Existing, RestoreError};
+use semel_store::sqlite::{Alone, Existing, RestoreError, refuse_changed};
 
 use super::registrar;
 use super::target::{self, end, failed, mint, now};
@@ -56,6 +56,8 @@ pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
         let text = format!("error: {} exists already", arguments.out.display());
         return Err(Failure::new(Exit::Conflict, text));
     }
+    // A copy of a page that has changed under its broker would look sound.
+    refuse_changed(&path).map_err(|error| arguments.target.unfit(error))?;
     let opened = arguments.target.open_used().await?;
     match &*opened {
         Store::Sqlite(store) => {

@@ -87,8 +87,8 @@ impl Target {
     }
 
     /// Why it cannot be used, and what to do about it.
-    fn unfit(&self, error: OpenError) -> Failure {
-        let is_damaged = matches!(error, OpenError::Damaged { .. });
+    pub(super) fn unfit(&self, error: OpenError) -> Failure {
+        let is_damaged = error.is_damage();
         let mut failure = refused(error);
         if is_damaged {
             let store = &self.store;

@@ -76,7 +76,7 @@ fn file(root: &Path) -> Result<PathBuf, Failure> {
 }
 
 pub(super) fn unfit(error: &semel_store::OpenError, root: &Path) -> Failure {
-    if let semel_store::OpenError::Served { .. } = error {
+    if !error.is_damage() {
         return Failure::new(Exit::Refused, format!("error: {}", chain(error)));
     }
     let at = home_words(root);
@@ -94,6 +94,8 @@ pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
         let text = format!("error: {} exists already", arguments.out.display());
         return Err(Failure::new(Exit::Conflict, text));
     }
+    // A copy of a page that has changed under its engine would look sound.
+    refuse_changed(&path).map_err(|error| unfit(&error, &root))?;
     let options = restore::options(&path, now(), Arc::new(end));
     let store = Sqlite::open(&options).map_err(|error| unfit(&error, &root))?;
     let _shown = progress::show("copying");

@@ -1,8 +1,9 @@
 //! One bad byte in a log (`-wal`) of a home that was killed: whoever has acknowledged what is
 //! behind it refuses to start, and every tool says so.
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -107,4 +108,61 @@ fn a_changed_page_is_told_by_the_check_of_jobs_too() {
     let (code, text) = said(home, &["job", "check"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("jobs.db is damaged at page"), "{text}");
+}
+
+/// Changes a byte of what is written in a file, where these words are.
+fn change_words(file: &Path, words: &[u8]) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let at = bytes.windows(words.len()).position(|found| found == words).unwrap();
+    bytes[at] ^= 0x04;
+    let opened = std::fs::File::options().write(true).open(file).unwrap();
+    opened.write_all_at(&bytes[at..=at], at as u64).unwrap();
+}
+
+#[test]
+fn what_changed_under_a_process_is_not_copied_to_a_backup() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let mut up = Up::start(home);
+    json(home, &["send", "@me", "words of a message", "--key", "first", "--wait"]);
+    let plan = home.join("plan.json");
+    let steps = r#"{"steps": [
+        {"id": "words-of-a-plan", "gear": "wait", "action": "sleep", "params": {"ms": 1}}]}"#;
+    std::fs::write(&plan, steps).unwrap();
+    let done = semel(home, &["job", "submit", "--plan", plan.to_str().unwrap(), "--wait"]);
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    let _up = Up::start(home);
+    let (broker, copy) = (home.join("broker/broker.db"), home.join("copy.db"));
+    let (store, out) = (format!("sqlite:{}", broker.display()), copy.display().to_string());
+    let of_broker = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.args(["broker", "backup", "--store", &store, "--out", &out]).output().unwrap()
+    };
+    let of_jobs = || semel(home, &["job", "backup", "--out", &out]);
+    let jobs = home.join("jobs/jobs.db");
+    for (backup, file, words) in [
+        (&of_broker as &dyn Fn() -> Output, &broker, &b"words of a message"[..]),
+        (&of_jobs, &jobs, b"words-of-a-plan"),
+    ] {
+        let done = backup();
+        assert!(done.status.success(), "{done:?}");
+        std::fs::remove_file(&copy).unwrap();
+        change_words(file, words);
+        let done = backup();
+        let text = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(78), "{text}");
+        assert!(text.contains(&format!("{} is damaged at page", file.display())), "{text}");
+        assert!(!copy.exists(), "{text}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_is_not_said_to_need_a_backup() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    std::fs::create_dir_all(home.join("jobs/jobs.db")).unwrap();
+    let (code, text) = said(home, &["job", "backup", "--out", "copy.db"]);
+    assert_eq!(code, Some(78), "{text}");
+    assert!(text.contains("jobs.db") && !text.contains("restore"), "{text}");
 }
