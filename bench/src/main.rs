@@ -8,6 +8,7 @@
 )]
 
 mod broker;
+mod crowd;
 mod daemon;
 mod facts;
 mod growth;
@@ -28,6 +29,7 @@ const PARTS: &[Part] = &[
     ("store", store::run),
     ("broker", broker::run),
     ("topic", topic::run),
+    ("crowd", crowd::run),
     ("daemon", daemon::run),
     ("registrar", registrar::run),
     ("jobs", jobs::run),

@@ -95,7 +95,13 @@ impl Running {
     }
 
     fn start(mut command: Command, home: &Path) -> Result<Self> {
-        command.arg("--home").arg(home).env_remove("SEMEL_HOME");
+        command.arg("--home").arg(home);
+        Self::start_in(command, home)
+    }
+
+    /// One that has no home.
+    pub(crate) fn start_in(mut command: Command, folder: &Path) -> Result<Self> {
+        command.env_remove("SEMEL_HOME").env("HOME", folder);
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().context("semel does not start")?;
         let out = child.stdout.take().context("its output")?;
@@ -136,9 +142,13 @@ impl Drop for Running {
 
 /// The limiter takes part and never says no.
 pub(crate) fn unlimited(home: &Path) -> Result<()> {
-    let path = home.join("broker").join("broker.db");
+    unlimited_at(&home.join("broker").join("broker.db"))
+}
+
+/// The same for a broker's file.
+pub(crate) fn unlimited_at(path: &Path) -> Result<()> {
     // Another program changes the file: that is no damage.
-    std::fs::remove_file(semel_store::sqlite::sums_path(&path))?;
+    std::fs::remove_file(semel_store::sqlite::sums_path(path))?;
     let file = rusqlite::Connection::open(path)?;
     file.execute("UPDATE mesh SET rate_limit = 1000000000, rate_window_ms = 1000", [])?;
     Ok(())

@@ -12,7 +12,9 @@ use anyhow::{Context, Result};
 use crate::report::{Bar, Rounds, Unit, publish};
 use crate::{broker, facts, plan};
 use burst::{Crowd, Shown};
+pub(crate) use daemon::{Daemon, message, to_member};
 use served::Served;
+pub(crate) use served::{MESH, keys};
 
 /// What is measured on one store, by the names of its rows.
 struct Names {

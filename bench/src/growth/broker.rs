@@ -26,7 +26,6 @@ const SQLITE: Labels = Labels {
         at_each_size!("message of a check on SQLite"),
     ],
     bytes: at_each_size!("a message on disk, SQLite"),
-    sizes: 3,
 };
 const POSTGRES: Labels = Labels {
     operations: &[
@@ -36,7 +35,6 @@ const POSTGRES: Labels = Labels {
         at_each_size!("message of a check on PostgreSQL"),
     ],
     bytes: at_each_size!("a message on disk, PostgreSQL"),
-    sizes: 3,
 };
 
 pub(super) struct Messages {

@@ -13,12 +13,10 @@ const MEASURED: usize = 5000;
 const SQLITE: Labels = Labels {
     operations: &[at_each_size!("job on SQLite")],
     bytes: at_each_size!("an ended job on disk, SQLite"),
-    sizes: 2,
 };
 const POSTGRES: Labels = Labels {
     operations: &[at_each_size!("job on PostgreSQL")],
     bytes: at_each_size!("an ended job on disk, PostgreSQL"),
-    sizes: 2,
 };
 
 pub(super) struct Jobs {

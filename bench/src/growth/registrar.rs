@@ -20,12 +20,10 @@ const MEASURED: usize = 5000;
 const SQLITE: Labels = Labels {
     operations: &[at_each_size!("registration on SQLite")],
     bytes: at_each_size!("a registration on disk, SQLite"),
-    sizes: 2,
 };
 const POSTGRES: Labels = Labels {
     operations: &[at_each_size!("registration on PostgreSQL")],
     bytes: at_each_size!("a registration on disk, PostgreSQL"),
-    sizes: 2,
 };
 
 pub(super) struct Effects {

@@ -22,12 +22,12 @@ use super::served::{MESH, keys};
 const FRAME_BYTES_MAX: usize = 16 << 20;
 
 /// A daemon that was welcomed.
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
 }
 
 impl Daemon {
-    pub(super) async fn connect(address: SocketAddr, number: usize) -> Result<Self> {
+    pub(crate) async fn connect(address: SocketAddr, number: usize) -> Result<Self> {
         let url = format!("ws://{address}/v1/mesh");
         let (socket, _) = tokio_tungstenite::connect_async(url).await?;
         let mut daemon = Self { socket };
@@ -67,12 +67,12 @@ impl Daemon {
         Ok(daemon)
     }
 
-    pub(super) async fn say(&mut self, text: String) -> Result<()> {
+    pub(crate) async fn say(&mut self, text: String) -> Result<()> {
         Ok(self.socket.send(Message::text(text)).await?)
     }
 
     /// The next frame as text.
-    pub(super) async fn heard(&mut self) -> Result<Utf8Bytes> {
+    pub(crate) async fn heard(&mut self) -> Result<Utf8Bytes> {
         loop {
             match self.socket.next().await.context("the broker has gone")?? {
                 Message::Text(text) => return Ok(text),
@@ -95,7 +95,7 @@ impl Daemon {
     }
 
     /// The status of the next answer.
-    pub(super) async fn answer(&mut self) -> Result<u16> {
+    pub(crate) async fn answer(&mut self) -> Result<u16> {
         loop {
             let text = self.heard().await?;
             if text.starts_with("{\"type\":\"send_result\"") {
@@ -110,7 +110,7 @@ impl Daemon {
 }
 
 /// What is sent, by its number.
-pub(super) fn message(id: String, to: Destination) -> Result<SendFrame> {
+pub(crate) fn message(id: String, to: Destination) -> Result<SendFrame> {
     let body = vec![0x5a; 256];
     let (kind, reference) = (to.kind(), to.reference().to_owned());
     let envelope = Envelope::new(to, body.clone())?;
@@ -132,6 +132,6 @@ pub(super) fn to_topic(name: &str) -> Result<Destination> {
     Ok(Destination::new(DestinationKind::Topic, name)?)
 }
 
-pub(super) fn to_member(number: usize) -> Result<Destination> {
+pub(crate) fn to_member(number: usize) -> Result<Destination> {
     Ok(Destination::new(DestinationKind::Dm, keys(number).public().to_hex().to_string())?)
 }

@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use uuid::Uuid;
 
-pub(super) const MESH: &str = "bench";
+pub(crate) const MESH: &str = "bench";
 pub(super) const TOPIC: &str = "topic";
 
 /// Members: the subscribers, then who sends to them, somebody else, and whom that one writes to.
@@ -46,7 +46,7 @@ impl Served {
     }
 }
 
-pub(super) fn keys(number: usize) -> KeyPair {
+pub(crate) fn keys(number: usize) -> KeyPair {
     let mut secret = [7; 32];
     secret[..8].copy_from_slice(&number.to_le_bytes());
     KeyPair::from_secret(&secret)

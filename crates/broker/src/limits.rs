@@ -9,7 +9,7 @@ pub const BATCH_MAX: usize = 512;
 
 /// Rows that an accept transaction of SQLite writes, unless one send alone writes more: others wait
 /// for it. Messages to the same recipients share the pages of these.
-pub const SQLITE_BATCH_ROWS: usize = 4100;
+pub const SQLITE_BATCH_ROWS: usize = 3100;
 
 /// The same for PostgreSQL, where a transaction costs less and a row more.
 pub const POSTGRES_BATCH_ROWS: usize = 2100;

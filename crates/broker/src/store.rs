@@ -23,7 +23,7 @@ use uuid::Uuid;
 use crate::accept::{AcceptBatch, Door, Held, Session, Verdict};
 use crate::limits::{POSTGRES_BATCH_ROWS, SQLITE_BATCH_ROWS};
 
-pub use delivery::{Arrived, Asked, Messages, Waiting};
+pub use delivery::{Acked, Arrived, Asked, Messages, Waiting};
 pub use directory::{
     Admitted, Ended, Join, Joined, Made, Member, MemberStatus, Mesh, MeshChange, NewInvite,
     NewMember, NewRequest, Role,

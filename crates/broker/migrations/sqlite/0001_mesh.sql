@@ -240,23 +240,31 @@ CREATE TABLE message_history (
     PRIMARY KEY (mesh_id, seq)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE delivery_queue (
-    mesh_id     BLOB    NOT NULL,
+-- A number for each that something was ever sent to, as short as it can be: a message to a large
+-- topic is a row for each of its subscribers, and costs as many pages as those rows take up.
+CREATE TABLE recipient (
+    no      INTEGER PRIMARY KEY,
+    mesh_id BLOB    NOT NULL,
     -- A member, or a queue by its queue_id.
-    recipient   BLOB    NOT NULL,
+    id      BLOB    NOT NULL,
+    UNIQUE (mesh_id, id)
+) STRICT;
+
+CREATE TABLE delivery_queue (
+    recipient   INTEGER NOT NULL,
     seq         INTEGER NOT NULL,
     leased_by   BLOB,
     -- NULL for a member's; of a queue 0 until it is taken, then the end of the last lease.
     lease_until INTEGER,
     attempts    INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (mesh_id, recipient, seq),
+    PRIMARY KEY (recipient, seq),
     CONSTRAINT lease_is_whole CHECK ((leased_by IS NULL) = (COALESCE(lease_until, 0) = 0))
 ) STRICT, WITHOUT ROWID;
 
 -- A take finds what is over, and what was never taken, without reading what is leased. Only the
 -- rows of queues are in it: a member's deliveries are many more, and must not pay for it.
 CREATE INDEX delivery_queue_lease
-    ON delivery_queue (mesh_id, recipient, lease_until, seq) WHERE lease_until IS NOT NULL;
+    ON delivery_queue (recipient, lease_until, seq) WHERE lease_until IS NOT NULL;
 
 -- Deliveries that could not be said to their recipient: kept for a person to look at, for as long
 -- as their message. An acknowledgement of later ones must not end them.

@@ -18,7 +18,7 @@ use tokio::time::{Sleep, sleep};
 use super::{Connection, End, Outgoing};
 use crate::hub::Peer;
 use crate::limits::{DELIVERIES_MAX, END_AGAIN, PUSH_WINDOW};
-use crate::store::{Arrived, Asked, DAMAGED};
+use crate::store::{Acked, Arrived, Asked, DAMAGED};
 
 /// Why a delivery is set aside.
 const NO_KEY: &str = "the sender has no key";
@@ -230,7 +230,7 @@ struct Ending<'a> {
     up_to: Option<i64>,
     /// About how many these are.
     rows: usize,
-    under_way: Option<(i64, BoxFuture<'a, Result<u64, StoreError>>)>,
+    under_way: Option<(i64, BoxFuture<'a, Result<Acked, StoreError>>)>,
 }
 
 impl<'a> Ending<'a> {
@@ -249,14 +249,14 @@ impl<'a> Ending<'a> {
         let Some((seq, under_way)) = &mut self.under_way else {
             return std::future::pending().await;
         };
-        let (seq, ended) = (*seq, under_way.await);
+        let (seq, acked) = (*seq, under_way.await);
         self.under_way = None;
-        match ended {
-            Ok(_) => self.after = self.after.max(Some(seq)),
+        match &acked {
+            Ok(acked) => self.after = self.after.max(Some(acked.up_to)),
             // The next round tries again.
             Err(_) => self.up_to = self.up_to.max(Some(seq)),
         }
-        ended
+        acked.map(|acked| acked.ended)
     }
 }
 
@@ -265,7 +265,7 @@ async fn done(
     connection: &Connection,
     (after, seq): (i64, i64),
     rows: usize,
-) -> Result<u64, StoreError> {
+) -> Result<Acked, StoreError> {
     let (broker, session) = (&connection.broker, &connection.session);
     let mesh_id = connection.mesh.mesh_id;
     match connection.mesh.connection_policy {
@@ -274,13 +274,15 @@ async fn done(
             // and it must not hold the turn that all pushes wait for.
             let (broker, session, pulse) = (Arc::clone(broker), *session, broker.pulse());
             let acked = tokio::spawn(async move {
-                broker.store.deliveries_acked(mesh_id, &session, seq, pulse).await
+                broker.store.deliveries_acked(mesh_id, &session, (after, seq), pulse).await
             });
             acked.await.unwrap_or(Err(StoreError::Panicked))
         }
         ConnectionPolicy::PreferNewest | ConnectionPolicy::PreferOldest => {
             let arrived = Arrived { recipient: session.member_id.as_uuid(), after, seq };
-            connection.registration.deliverer().end(&broker.store, arrived, rows).await
+            let ended =
+                connection.registration.deliverer().end(&broker.store, arrived, rows).await?;
+            Ok(Acked { up_to: seq, ended })
         }
     }
 }

@@ -103,6 +103,15 @@ pub struct Arrived {
     pub seq: i64,
 }
 
+/// What became of an acknowledgement of one of a member's daemons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acked {
+    /// Up to here nothing is left: all that are connected have it.
+    pub up_to: i64,
+    /// How many deliveries ended.
+    pub ended: u64,
+}
+
 /// Calls the same method of whichever store it is.
 impl Store {
     /// What waits for a recipient after `after_seq`, in order.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::housekeeping::made_at;
-use super::{MemberStatus, Store};
+use super::{Acked, MemberStatus, Store};
 use crate::accept::Session;
 
 /// A daemon that wants to speak for a member.
@@ -412,19 +412,20 @@ impl Store {
     }
 
     /// One of a member's daemons has everything up to `seq`; what all that are connected have
-    /// ends. Says how many deliveries that ended.
+    /// ends. Up to `after` nothing is left.
     pub async fn deliveries_acked(
         &self,
         mesh_id: MeshId,
         session: &Session,
-        seq: i64,
+        (after, seq): (i64, i64),
         pulse: Pulse,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Acked, StoreError> {
+        let between = (after, seq);
         match self {
-            Self::Sqlite(store) => store.deliveries_acked(mesh_id, session, seq, pulse).await,
+            Self::Sqlite(store) => store.deliveries_acked(mesh_id, session, between, pulse).await,
             Self::Postgres(store) => {
                 let _turn = store.delivering().await;
-                store.deliveries_acked(mesh_id, session, seq, pulse).await
+                store.deliveries_acked(mesh_id, session, between, pulse).await
             }
         }
     }

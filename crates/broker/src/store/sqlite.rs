@@ -193,9 +193,9 @@ mod tests {
         let connection = sql::migrated(MIGRATIONS.migrations);
         let plans = sql::plans(&connection, queue::ALL);
         let index = "USING COVERING INDEX delivery_queue_lease \
-                     (mesh_id=? AND recipient=? AND lease_until";
+                     (recipient=? AND lease_until";
         assert_eq!(plans.matches(index).count(), 2, "{plans}");
-        let whole_key = "USING PRIMARY KEY (mesh_id=? AND recipient=? AND seq=?)";
+        let whole_key = "USING PRIMARY KEY (recipient=? AND seq=?)";
         assert_eq!(plans.matches(whole_key).count(), 3, "{plans}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use semel_broker::limits::{GHOST_AFTER, PRESENCE_NAMES_AGAIN, PRESENCE_NAMES_MAX, Timings};
-use semel_broker::store::{Greeted, NewMember, Pulse, Role};
+use semel_broker::store::{Acked, Greeted, NewMember, Pulse, Role};
 use semel_core::clock::Reading;
 use semel_wire::frame::{FromBroker, FromDaemon, PresenceCount, PresenceRequest};
 
@@ -102,11 +102,29 @@ async fn a_clock_that_steps_makes_nobody_a_ghost() {
             pulse.at.wall = pulse.at.wall.saturating_add(step);
             assert_eq!(f.store.ghosts_sweep(pulse, 10).await.unwrap(), 0);
             assert_eq!(f.store.roster(f.mesh_id, pulse, 10).await.unwrap().len(), 4);
-            assert_eq!(f.store.deliveries_acked(f.mesh_id, &fast, 1, pulse).await.unwrap(), 0);
+            let acked = f.store.deliveries_acked(f.mesh_id, &fast, (0, 1), pulse).await.unwrap();
+            assert_eq!(acked, Acked { up_to: 0, ended: 0 });
             assert_eq!(f.waiting(1).await, [1], "the other one has not got it");
         }
         let pulse = support::pulse(support::NOW);
-        assert_eq!(f.store.deliveries_acked(f.mesh_id, &slow, 1, pulse).await.unwrap(), 1);
+        let acked = f.store.deliveries_acked(f.mesh_id, &slow, (0, 1), pulse).await.unwrap();
+        assert_eq!(acked, Acked { up_to: 1, ended: 1 });
+    }
+}
+
+/// What is left of earlier ones until it is vacuumed is not gone through for every later one.
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_to_several_daemons_end_from_where_the_last_ones_ended() {
+    for f in [support::sqlite().await, support::postgres().await] {
+        let sql = "UPDATE mesh.mesh SET clone_concurrency_policy = 'allow_concurrent'";
+        assert_eq!(f.plant(sql).await, 1);
+        for id in ["one", "two", "three"] {
+            f.accept_one(f.item(0, id, TOPIC, "hi")).await;
+        }
+        let (session, pulse) = (f.sessions[1], support::pulse(support::NOW));
+        let acked = f.store.deliveries_acked(f.mesh_id, &session, (1, 2), pulse).await.unwrap();
+        assert_eq!(acked, Acked { up_to: 2, ended: 1 });
+        assert_eq!(f.waiting(1).await, [1, 3]);
     }
 }
 

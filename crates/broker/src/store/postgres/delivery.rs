@@ -53,7 +53,8 @@ statements! {
         DELETE FROM mesh.delivery_queue
          WHERE mesh_id = $1
            AND recipient = $2
-           AND seq <= $3";
+           AND seq > $3
+           AND seq <= $4";
 
     DONE_OF_MANY = "
         DELETE FROM mesh.delivery_queue
@@ -134,7 +135,7 @@ impl PostgresStore {
         recipient: Uuid,
         seq: i64,
     ) -> Result<u64, StoreError> {
-        self.execute(DONE, &[&mesh_id.as_uuid(), &recipient, &seq]).await
+        self.execute(DONE, &[&mesh_id.as_uuid(), &recipient, &0_i64, &seq]).await
     }
 
     pub(in crate::store) async fn deliveries_done_along(
@@ -187,9 +188,9 @@ pub(super) async fn done_in_tx(
     tx: &Transaction,
     mesh_id: MeshId,
     recipient: Uuid,
-    seq: i64,
+    (after, seq): (i64, i64),
 ) -> Result<u64, StoreError> {
-    tx.execute(DONE, &[&mesh_id.as_uuid(), &recipient, &seq]).await
+    tx.execute(DONE, &[&mesh_id.as_uuid(), &recipient, &after, &seq]).await
 }
 
 pub(super) fn raw(row: &Row) -> Result<RawDelivery, StoreError> {

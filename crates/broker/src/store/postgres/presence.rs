@@ -19,7 +19,7 @@ use super::delivery::done_in_tx;
 use super::{PostgresStore, STORE_EPOCH};
 use crate::accept::Session;
 use crate::store::session::Found;
-use crate::store::{Beat, Live, Present, Pulse, Standing};
+use crate::store::{Acked, Beat, Live, Present, Pulse, Standing};
 
 statements! {
     PRESENCE_INSERT = "
@@ -236,7 +236,7 @@ impl PostgresStore {
             }
             tx.execute(DEPART, &[&mesh, &member, &instance, &epoch]).await?;
             if is_shared {
-                trim_in_tx(&tx, mesh_id, member_id, pulse).await?;
+                trim_in_tx(&tx, mesh_id, member_id, 0, pulse).await?;
             }
             tx.commit().await
         };
@@ -272,9 +272,9 @@ impl PostgresStore {
         &self,
         mesh_id: MeshId,
         session: &Session,
-        seq: i64,
+        (after, seq): (i64, i64),
         pulse: Pulse,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Acked, StoreError> {
         let (member_id, epoch) = (session.member_id, session.epoch);
         let (mesh, member, instance) =
             (mesh_id.as_uuid(), member_id.as_uuid(), session.instance_id.as_uuid());
@@ -282,8 +282,8 @@ impl PostgresStore {
             let tx = self.postgres.begin().await?;
             tx.query(MEMBER_LOCK, &[&mesh, &member]).await?;
             tx.execute(ACKED, &[&mesh, &member, &instance, &epoch, &seq]).await?;
-            let ended = trim_in_tx(&tx, mesh_id, member_id, pulse).await?;
-            tx.commit().await.map(|()| ended)
+            let acked = trim_in_tx(&tx, mesh_id, member_id, after, pulse).await?;
+            tx.commit().await.map(|()| acked)
         };
         self.postgres.retry(run).await
     }
@@ -294,15 +294,16 @@ async fn trim_in_tx(
     tx: &Transaction,
     mesh_id: MeshId,
     member_id: MemberId,
+    after: i64,
     pulse: Pulse,
-) -> Result<u64, StoreError> {
+) -> Result<Acked, StoreError> {
     let ghost_after = pulse.ghost_after_ms();
     let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &member_id.as_uuid(), &ghost_after];
     let row = tx.query_opt(ACKED_BY_ALL, by).await?;
-    match row.map_or(Ok(None), |row| row.try_get(0))? {
-        Some(seq) => done_in_tx(tx, mesh_id, member_id.as_uuid(), seq).await,
-        None => Ok(0),
-    }
+    let acked: Option<i64> = row.map_or(Ok(None), |row| row.try_get(0))?;
+    let seq = acked.unwrap_or(after).max(after);
+    let ended = done_in_tx(tx, mesh_id, member_id.as_uuid(), (after, seq)).await?;
+    Ok(Acked { up_to: seq, ended })
 }
 
 fn columns(live: &[Live]) -> (Vec<Uuid>, Vec<Uuid>, Vec<i64>) {

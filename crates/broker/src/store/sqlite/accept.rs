@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use rusqlite::{CachedStatement, OptionalExtension, named_params, params};
+use rusqlite::{CachedStatement, OptionalExtension, Row, named_params, params};
 use semel_core::envelope::{Destination, DestinationKind};
 use semel_core::id::{MemberId, MeshId};
 use semel_store::sqlite::{Sequence, Tx};
@@ -46,26 +46,38 @@ statements! {
            AND member_id = :member_id";
 
     SUBSCRIBERS = "
-        SELECT member_id
-          FROM topic_subscription
-         WHERE mesh_id = :mesh_id
-           AND topic = :name";
+        SELECT subscription.member_id, recipient.no
+          FROM topic_subscription AS subscription
+          LEFT JOIN recipient ON recipient.mesh_id = subscription.mesh_id
+                             AND recipient.id = subscription.member_id
+         WHERE subscription.mesh_id = :mesh_id
+           AND subscription.topic = :name";
 
     MEMBER_BY_KEY = "
-        SELECT member.member_id
+        SELECT member.member_id, recipient.no
           FROM member_key
           JOIN member ON member.mesh_id = member_key.mesh_id
                      AND member.member_id = member_key.member_id
+          LEFT JOIN recipient ON recipient.mesh_id = member.mesh_id
+                             AND recipient.id = member.member_id
          WHERE member_key.mesh_id = :mesh_id
            AND member_key.pubkey = :pubkey
            AND member_key.status IN ('current', 'rotated_out')
            AND member.status = 'active'";
 
     QUEUE_OF = "
-        SELECT queue_id
+        SELECT queue.queue_id, recipient.no
           FROM queue
-         WHERE mesh_id = :mesh_id
-           AND name = :name";
+          LEFT JOIN recipient ON recipient.mesh_id = queue.mesh_id
+                             AND recipient.id = queue.queue_id
+         WHERE queue.mesh_id = :mesh_id
+           AND queue.name = :name";
+
+    /// One that nothing was sent to before.
+    RECIPIENT = "
+        INSERT INTO recipient (mesh_id, id)
+        VALUES (?1, ?2)
+     RETURNING no";
 
     SEQ_NEXT = "
         SELECT next_seq
@@ -108,8 +120,8 @@ statements! {
          ORDER BY rowid";
 
     DELIVERY = "
-        INSERT INTO delivery_queue (mesh_id, recipient, seq, lease_until)
-        VALUES (?1, ?2, ?3, ?4)";
+        INSERT INTO delivery_queue (recipient, seq, lease_until)
+        VALUES (?1, ?2, ?3)";
 
     MENTION = "
         INSERT INTO mention_index (mesh_id, member_id, seq)
@@ -197,7 +209,13 @@ fn accept_in_tx(
 }
 
 /// Whether a destination is there, and who gets what is sent to it.
-type Found = (Target, Arc<[Uuid]>);
+#[derive(Clone)]
+struct Found {
+    target: Target,
+    to: Arc<[Uuid]>,
+    /// Theirs in the rows of deliveries.
+    numbers: Arc<[i64]>,
+}
 
 /// One batch. Nobody else writes meanwhile, so what was read once holds to its end.
 struct Run<'a> {
@@ -227,7 +245,7 @@ impl<'a> Run<'a> {
         let epoch = self.epoch(&item.session)?;
         let shown = self.sender(sender)?;
         let standing = if shown.is_some() { Standing::Active } else { Standing::Inactive };
-        let (target, to) = self.target(item)?;
+        let Found { target, to, numbers } = self.target(item)?;
         // Claimed only where a claim would be kept, so that none has to be taken back.
         let kept = decide(epoch, Claim::Won, standing, target) == Decision::Accept;
         let mut claimed = kept && claim_in_tx(&mut self.claiming, self.batch, item)?;
@@ -253,7 +271,7 @@ impl<'a> Run<'a> {
         }
         match (decide(epoch, claim, standing, target), held, shown) {
             (Decision::Accept, _, Some(sender)) if claimed => {
-                let history_id = self.effects(item, &to)?;
+                let history_id = self.effects(item, &to, &numbers)?;
                 let broker_message_id = item.broker_message_id;
                 self.fresh.push(Fresh { item: index, seq: history_id, sender, to });
                 Ok(Verdict::Accepted { broker_message_id, history_id })
@@ -308,17 +326,33 @@ impl<'a> Run<'a> {
 
     fn target(&mut self, item: &'a AcceptItem) -> Result<Found, StoreError> {
         let asked = (item.session.member_id, item.envelope.destination());
-        if let Some((target, to)) = self.targets.get(&asked) {
-            return Ok((*target, Arc::clone(to)));
+        if let Some(found) = self.targets.get(&asked) {
+            return Ok(found.clone());
         }
-        let (target, to) = target_in_tx(self.tx, self.batch.mesh_id, item)?;
-        let to: Arc<[Uuid]> = to.into();
-        self.targets.insert(asked, (target, Arc::clone(&to)));
-        Ok((target, to))
+        let (target, known) = target_in_tx(self.tx, self.batch.mesh_id, item)?;
+        let mut numbers = Vec::with_capacity(known.len());
+        for (id, number) in &known {
+            numbers.push(match number {
+                Some(number) => *number,
+                None => {
+                    let mut statement = self.tx.prepare_cached(RECIPIENT)?;
+                    statement.query_row(params![self.mesh, id.into_bytes()], |row| row.get(0))?
+                }
+            });
+        }
+        let to = known.into_iter().map(|(id, _)| id).collect();
+        let found = Found { target, to, numbers: numbers.into() };
+        self.targets.insert(asked, found.clone());
+        Ok(found)
     }
 
     /// What an accepted send leaves besides its claim.
-    fn effects(&mut self, item: &AcceptItem, to: &[Uuid]) -> Result<i64, StoreError> {
+    fn effects(
+        &mut self,
+        item: &AcceptItem,
+        to: &[Uuid],
+        numbers: &[i64],
+    ) -> Result<i64, StoreError> {
         let (tx, mesh, seq) = (self.tx, self.mesh, self.next_seq);
         message_in_tx(&mut self.messages, self.batch, item, seq)?;
         let kind = item.envelope.destination().kind();
@@ -328,8 +362,8 @@ impl<'a> Run<'a> {
             DestinationKind::Queue => Some(0),
             DestinationKind::Topic | DestinationKind::Dm => None,
         };
-        for recipient in to {
-            self.delivery.execute(params![mesh, recipient.into_bytes(), seq, lease_until])?;
+        for number in numbers {
+            self.delivery.execute(params![number, seq, lease_until])?;
         }
         self.recipients.extend(to);
         for pubkey in &item.mentions {
@@ -359,20 +393,25 @@ fn no_row(item: &AcceptItem) -> StoreError {
     }
 }
 
+/// Somebody who gets a message, and the number, if there is one.
+type Recipient = (Uuid, Option<i64>);
+
+fn recipient(row: &Row<'_>) -> rusqlite::Result<Recipient> {
+    Ok((row.get::<_, Key>(0)?.0, row.get(1)?))
+}
+
 /// Whether the destination is there, and who gets the message.
 fn target_in_tx(
     tx: &Tx<'_>,
     mesh_id: MeshId,
     item: &AcceptItem,
-) -> Result<(Target, Vec<Uuid>), StoreError> {
+) -> Result<(Target, Vec<Recipient>), StoreError> {
     let (mesh, name) = (key(mesh_id), item.envelope.destination().reference());
     let named = named_params! {":mesh_id": mesh, ":name": name};
-    let one = |sql: &str,
-               by: &[(&str, &dyn rusqlite::ToSql)]|
-     -> Result<Option<Uuid>, StoreError> {
-        let found = tx.prepare_cached(sql)?.query_row(by, |row| row.get::<_, Key>(0)).optional()?;
-        Ok(found.map(|key| key.0))
-    };
+    let one =
+        |sql: &str, by: &[(&str, &dyn rusqlite::ToSql)]| -> Result<Option<Recipient>, StoreError> {
+            Ok(tx.prepare_cached(sql)?.query_row(by, recipient).optional()?)
+        };
     match item.envelope.destination().kind() {
         DestinationKind::Topic => {
             if !exists(tx, TOPIC_OF, named)? {
@@ -384,7 +423,7 @@ fn target_in_tx(
                 return Ok((Target::NotSubscribed, Vec::new()));
             }
             let mut statement = tx.prepare_cached(SUBSCRIBERS)?;
-            let rows = statement.query_map(named, |row| Ok(row.get::<_, Key>(0)?.0))?;
+            let rows = statement.query_map(named, recipient)?;
             Ok((Target::Ready, rows.collect::<Result<_, _>>()?))
         }
         DestinationKind::Dm => {

@@ -104,11 +104,14 @@ statements! {
                              FROM message_history AS history
                             WHERE history.mesh_id = :mesh_id
                               AND history.seq = page.seq)
-          FROM (SELECT recipient, seq
-                  FROM delivery_queue
-                 WHERE mesh_id = :mesh_id
-                   AND (recipient, seq) > (:who, :what)
-                 ORDER BY recipient, seq
+          FROM (SELECT recipient.id AS recipient, waiting.seq
+                  FROM recipient
+                 CROSS JOIN delivery_queue AS waiting
+                 WHERE recipient.mesh_id = :mesh_id
+                   AND recipient.id >= :who
+                   AND waiting.recipient = recipient.no
+                   AND waiting.seq > iif(recipient.id = :who, :what, -9223372036854775808)
+                 ORDER BY recipient.id, waiting.seq
                  LIMIT :limit) AS page
          ORDER BY page.recipient, page.seq";
 

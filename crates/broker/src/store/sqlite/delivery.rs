@@ -15,20 +15,26 @@ statements! {
     WAITING = "
         SELECT seq
           FROM delivery_queue
-         WHERE mesh_id = :mesh_id
-           AND recipient = :recipient
+         WHERE recipient = (SELECT no
+                              FROM recipient
+                             WHERE mesh_id = :mesh_id
+                               AND id = :recipient)
            AND seq > :after_seq
          ORDER BY seq
          LIMIT :limit";
 
-    /// Of the next recipient along the primary key.
-    OLDEST_OF_NEXT = "
-        SELECT recipient, seq
-          FROM delivery_queue
-         WHERE mesh_id = :mesh_id
-           AND recipient > :after
-         ORDER BY recipient, seq
-         LIMIT 1";
+    /// Of the oldest for each of so many recipients.
+    OLDEST = "
+        SELECT min((SELECT seq
+                      FROM delivery_queue
+                     WHERE recipient = known.no
+                     ORDER BY seq
+                     LIMIT 1))
+          FROM (SELECT no
+                  FROM recipient
+                 WHERE mesh_id = :mesh_id
+                 ORDER BY id
+                 LIMIT :recipients_max) AS known";
 
     MESSAGE_OF = "
         SELECT broker_message_id
@@ -38,24 +44,30 @@ statements! {
 
     DONE = "
         DELETE FROM delivery_queue
-         WHERE mesh_id = :mesh_id
-           AND recipient = :recipient
+         WHERE recipient = (SELECT no
+                              FROM recipient
+                             WHERE mesh_id = :mesh_id
+                               AND id = :recipient)
            AND seq > :after
            AND seq <= :seq";
 
     SET_ASIDE = "
         INSERT INTO delivery_set_aside (mesh_id, recipient, seq, reason, at)
-        SELECT mesh_id, recipient, seq, :reason, :now
+        SELECT :mesh_id, :recipient, seq, :reason, :now
           FROM delivery_queue
-         WHERE mesh_id = :mesh_id
-           AND recipient = :recipient
+         WHERE recipient = (SELECT no
+                              FROM recipient
+                             WHERE mesh_id = :mesh_id
+                               AND id = :recipient)
            AND seq = :seq
             ON CONFLICT DO NOTHING";
 
     SET_ASIDE_END = "
         DELETE FROM delivery_queue
-         WHERE mesh_id = :mesh_id
-           AND recipient = :recipient
+         WHERE recipient = (SELECT no
+                              FROM recipient
+                             WHERE mesh_id = :mesh_id
+                               AND id = :recipient)
            AND seq = :seq";
 }
 
@@ -92,16 +104,9 @@ impl SqliteStore {
         recipients_max: i64,
     ) -> Result<Option<Uuid>, StoreError> {
         let read = self.sqlite.read(move |snapshot| {
-            let mut next = snapshot.prepare_cached(OLDEST_OF_NEXT)?;
-            // No recipient comes before this one.
-            let (mut after, mut oldest) = (Vec::new(), None::<i64>);
-            for _ in 0..recipients_max {
-                let by = named_params! {":mesh_id": key(mesh_id), ":after": after};
-                let found = next.query_row(by, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-                let Some((recipient, seq)) = found else { break };
-                after = recipient;
-                oldest = Some(oldest.map_or(seq, |oldest| oldest.min(seq)));
-            }
+            let by = named_params! {":mesh_id": key(mesh_id), ":recipients_max": recipients_max};
+            let mut first = snapshot.prepare_cached(OLDEST)?;
+            let oldest: Option<i64> = first.query_row(by, |row| row.get(0))?;
             let by = named_params! {":mesh_id": key(mesh_id), ":seq": oldest};
             let mut message = snapshot.prepare_cached(MESSAGE_OF)?;
             let found = message.query_row(by, |row| Ok(row.get::<_, Key>(0)?.0)).optional()?;

@@ -13,7 +13,7 @@ use super::delivery::done_in_tx;
 use super::{Beating, Key, STORE_EPOCH, SqliteStore, key};
 use crate::accept::Session;
 use crate::store::session::Found;
-use crate::store::{Arrived, Beat, Live, Present, Pulse, Standing};
+use crate::store::{Acked, Arrived, Beat, Live, Present, Pulse, Standing};
 
 statements! {
     PRESENCE_INSERT = "
@@ -158,7 +158,7 @@ impl SqliteStore {
                 ":instance_id": key(session.instance_id), ":session_epoch": session.epoch,
             })?;
             if policy == ConnectionPolicy::AllowConcurrent {
-                trim_in_tx(tx, mesh_id, session.member_id, live_from)?;
+                trim_in_tx(tx, mesh_id, session.member_id, 0, live_from)?;
             }
             Ok(())
         });
@@ -220,9 +220,9 @@ impl SqliteStore {
         &self,
         mesh_id: MeshId,
         session: &Session,
-        seq: i64,
+        (after, seq): (i64, i64),
         pulse: Pulse,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Acked, StoreError> {
         let (session, Beating { live_from, .. }) = (*session, self.beating(pulse));
         let write = self.sqlite.write(move |tx| {
             tx.prepare_cached(ACKED)?.execute(named_params! {
@@ -230,7 +230,7 @@ impl SqliteStore {
                 ":instance_id": key(session.instance_id), ":session_epoch": session.epoch,
                 ":seq": seq,
             })?;
-            trim_in_tx(tx, mesh_id, session.member_id, live_from)
+            trim_in_tx(tx, mesh_id, session.member_id, after, live_from)
         });
         write.await
     }
@@ -241,14 +241,16 @@ fn trim_in_tx(
     tx: &Tx<'_>,
     mesh_id: MeshId,
     member_id: MemberId,
+    after: i64,
     live_from: UnixMs,
-) -> Result<u64, StoreError> {
+) -> Result<Acked, StoreError> {
     let by = named_params! {
         ":mesh_id": key(mesh_id), ":member_id": key(member_id), ":live_from": live_from.0,
     };
     let acked: Option<i64> = tx.prepare_cached(ACKED_BY_ALL)?.query_row(by, |row| row.get(0))?;
-    let Some(seq) = acked else { return Ok(0) };
-    done_in_tx(tx, mesh_id, &Arrived { recipient: member_id.as_uuid(), after: 0, seq })
+    let seq = acked.unwrap_or(after).max(after);
+    let ended = done_in_tx(tx, mesh_id, &Arrived { recipient: member_id.as_uuid(), after, seq })?;
+    Ok(Acked { up_to: seq, ended })
 }
 
 fn beat_in_tx(

@@ -29,12 +29,16 @@ statements! {
     OVER = "
         SELECT seq, attempts
           FROM delivery_queue
-         WHERE mesh_id = :mesh_id
-           AND recipient = :recipient
+         WHERE recipient = (SELECT no
+                              FROM recipient
+                             WHERE mesh_id = :mesh_id
+                               AND id = :recipient)
            AND seq IN (SELECT seq
                          FROM delivery_queue
-                        WHERE mesh_id = :mesh_id
-                          AND recipient = :recipient
+                        WHERE recipient = (SELECT no
+                                             FROM recipient
+                                            WHERE mesh_id = :mesh_id
+                                              AND id = :recipient)
                           AND lease_until BETWEEN :from AND :until
                         ORDER BY lease_until, seq
                         LIMIT :over_max)
@@ -46,8 +50,10 @@ statements! {
     NEVER_TAKEN = "
         SELECT seq
           FROM delivery_queue
-         WHERE mesh_id = :mesh_id
-           AND recipient = :recipient
+         WHERE recipient = (SELECT no
+                              FROM recipient
+                             WHERE mesh_id = :mesh_id
+                               AND id = :recipient)
            AND lease_until < 1
          ORDER BY lease_until, seq
          LIMIT :max";
@@ -57,14 +63,18 @@ statements! {
            SET leased_by = :taker,
                lease_until = :lease_until,
                attempts = attempts + 1
-         WHERE mesh_id = :mesh_id
-           AND recipient = :recipient
+         WHERE recipient = (SELECT no
+                              FROM recipient
+                             WHERE mesh_id = :mesh_id
+                               AND id = :recipient)
            AND seq = :seq";
 
     ACK = "
         DELETE FROM delivery_queue
-         WHERE mesh_id = :mesh_id
-           AND recipient = :recipient
+         WHERE recipient = (SELECT no
+                              FROM recipient
+                             WHERE mesh_id = :mesh_id
+                               AND id = :recipient)
            AND seq = :seq
            AND leased_by = :taker";
 }

@@ -73,13 +73,8 @@ statements! {
 
     DELIVERIES_DELETE = "
         DELETE FROM delivery_queue
-         WHERE mesh_id = :mesh_id
-           AND recipient IN (SELECT member_id
-                               FROM member
-                              WHERE mesh_id = :mesh_id
-                              UNION ALL
-                             SELECT queue_id
-                               FROM queue
+         WHERE recipient IN (SELECT no
+                               FROM recipient
                               WHERE mesh_id = :mesh_id)
            AND seq BETWEEN :first AND :last";
 
