@@ -1,5 +1,8 @@
 -- Lists of words are written with OR: for IN with more than two, SQLite makes a table of its own each
 -- time that it checks one row.
+--
+-- A table without row ids keeps whole rows in every page of its tree. Long rows under random keys have
+-- row ids instead: they are appended, and the tree of their keys is small and flat.
 
 -- The effect axis: a logical request that has a row here has happened, and never can again. There is
 -- no column by which a row could expire, and no row is ever deleted.
@@ -20,7 +23,7 @@ CREATE TABLE effect_key (
     CONSTRAINT compensates_iff_compensation
         CHECK ((operation = 'compensate') = (compensates IS NOT NULL)),
     CONSTRAINT compensates_its_target CHECK (compensates = canonical_target)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- The authorisation axis, of its own: a nonce that has a row here was used.
 CREATE TABLE nonce_use (
@@ -36,7 +39,7 @@ CREATE TABLE registration (
     attempt_id          TEXT NOT NULL,
     result              BLOB  NOT NULL,
     registered_at       INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- Whose grants count where.
 CREATE TABLE authority (
