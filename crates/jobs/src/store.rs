@@ -20,9 +20,9 @@ use semel_registrar::store::Attempt as GrantUse;
 use semel_store::StoreError;
 
 pub use model::{
-    Advance, Advanced, Answering, Begin, BreakerRow, Claim, Claimed, Claims, Ended, Execution, Job,
-    JobNo, JobState, Kept, Ledger, LedgerEvent, LedgerLine, Line, List, Listed, NewJob, Pattern,
-    Priority, Reach, Source, Started, Submitted, Wrote,
+    Advance, Advanced, Age, Answering, Begin, BreakerRow, Claim, Claimed, Claims, Ended, Execution,
+    Job, JobNo, JobState, Kept, Ledger, LedgerEvent, LedgerLine, Line, List, Listed, NewJob,
+    Pattern, Priority, Reach, Source, Started, Submitted, Wrote,
 };
 pub use postgres::PostgresStore;
 pub use sqlite::{Calendar, SqliteStore};
@@ -297,11 +297,11 @@ impl Store {
         }
     }
 
-    /// Removes jobs that ended before then; gives how many, with the folders that they leave.
-    pub async fn sweep(&self, before: UnixMs, limit: u32) -> Result<Vec<JobId>, StoreError> {
+    /// Removes jobs of that age; gives how many, with the folders that they leave.
+    pub async fn sweep(&self, age: Age, limit: u32) -> Result<Vec<JobId>, StoreError> {
         match self {
-            Self::Sqlite(store) => store.sweep(before, limit).await,
-            Self::Postgres(store) => Box::pin(store.sweep(before, limit)).await,
+            Self::Sqlite(store) => store.sweep(age, limit).await,
+            Self::Postgres(store) => Box::pin(store.sweep(age.before, limit)).await,
         }
     }
 

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::clock::UnixMs;
 use semel_core::plausible::{Sweep, SweepClock};
 use semel_registrar::limits::{SWEEP_DELAY, SWEEP_INTERVAL, SWEEP_STEPS_ASKED_MAX};
 use semel_store::StoreError;
@@ -13,6 +12,7 @@ use semel_store::StoreError;
 use super::children::cancel_orphans;
 use super::{Engine, Inner, artifacts};
 use crate::limits::{BREAKER_KEPT, SWEEP_LONG_MAX, SWEEP_MAX, SWEEP_ROUNDS_MAX, UPKEEP};
+use crate::store::Age;
 
 /// Until the engine stops.
 pub(super) async fn run(inner: Arc<Inner>) {
@@ -73,7 +73,10 @@ async fn once(inner: &Arc<Inner>, sweeps: &mut SweepClock) -> Result<(), StoreEr
     let written_by = inner.parts.store.time().await?.unwrap_or_else(|| inner.now());
     sweeps.heard(written_by, inner.parts.clock.monotonic());
     match sweeps.look_at(&*inner.parts.clock) {
-        Sweep::By(time) => sweep(inner, time.saturating_sub(inner.options.retention)).await,
+        Sweep::By(now) => {
+            let before = now.saturating_sub(inner.options.retention);
+            sweep(inner, Age { before, now }).await
+        }
         Sweep::After(_) => Ok(()),
     }
 }
@@ -90,10 +93,10 @@ pub(super) async fn after_cancels(inner: Arc<Inner>) {
 }
 
 /// Removes what is too old, a bounded number of jobs at a time.
-async fn sweep(inner: &Inner, before: UnixMs) -> Result<(), StoreError> {
+async fn sweep(inner: &Inner, age: Age) -> Result<(), StoreError> {
     let mut limit = SWEEP_MAX;
     for _ in 0..SWEEP_ROUNDS_MAX {
-        let removed = match inner.parts.store.sweep(before, limit).await {
+        let removed = match inner.parts.store.sweep(age, limit).await {
             Err(StoreError::TooManyRows { .. }) if limit > SWEEP_LONG_MAX => {
                 limit = SWEEP_LONG_MAX;
                 continue;

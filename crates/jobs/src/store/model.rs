@@ -15,6 +15,15 @@ use crate::gear::FailureClass;
 use crate::life::JobStatus;
 use crate::plan::PlanText;
 
+/// What is old enough to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Age {
+    /// What ended before then.
+    pub before: UnixMs,
+    /// The time: what says that it came later says nothing.
+    pub now: UnixMs,
+}
+
 /// A job's place in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobNo(pub i64);

@@ -12,7 +12,7 @@ use semel_jobs::breaker::Run;
 use semel_jobs::gear::FailureClass;
 use semel_jobs::life::{JOB, JobStatus};
 use semel_jobs::store::{
-    Advance, Advanced, JobNo, Kept, List, NewJob, Priority, Store, Submitted, Wrote,
+    Advance, Advanced, Age, JobNo, Kept, List, NewJob, Priority, Store, Submitted, Wrote,
 };
 
 use crate::people::word;
@@ -285,7 +285,8 @@ impl Pair {
 
     async fn sweep(&mut self) {
         let before = UnixMs(self.now.0 - 120_000);
-        self.both("sweep", async |store: Store| store.sweep(before, 5).await).await;
+        self.both("sweep", async |store: Store| store.sweep(Age { before, now: before }, 5).await)
+            .await;
     }
 
     /// Every job and its ledger.

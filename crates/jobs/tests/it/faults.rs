@@ -12,7 +12,7 @@ use std::time::Duration;
 use semel_core::clock::UnixMs;
 use semel_jobs::life::JobStatus;
 use semel_jobs::store::{
-    Advance, Advanced, Claimed, Kept, NewJob, PostgresStore, Source, Store, Submitted, Wrote,
+    Advance, Advanced, Age, Claimed, Kept, NewJob, PostgresStore, Source, Store, Submitted, Wrote,
     postgres,
 };
 use semel_store::postgres::{Postgres, PostgresOptions};
@@ -569,7 +569,11 @@ async fn a_sweep_takes_whole_jobs() {
     let tried = each(more, async |run| {
         let mine = async {
             let expired = until_told(async |_| run.mine.expired(LATER, 9).await).await;
-            (expired, until_told(async |_| run.mine.sweep(LATER, 1).await).await)
+            (
+                expired,
+                until_told(async |_| run.mine.sweep(Age { before: LATER, now: LATER }, 1).await)
+                    .await,
+            )
         };
         let (expired, swept) = run.during(mine, std::future::ready(())).await;
         assert!(expired.iter().flatten().all(Vec::is_empty), "nobody was asked: {expired:?}");
@@ -585,7 +589,7 @@ async fn a_sweep_takes_whole_jobs() {
         }
         whole(&run.world).await;
         for _ in 0..3 {
-            run.mine.sweep(LATER, 1).await.unwrap();
+            run.mine.sweep(Age { before: LATER, now: LATER }, 1).await.unwrap();
         }
         assert_eq!(run.world.count("SELECT count(*) FROM jobs.job").await, 1, "what is not over");
     })

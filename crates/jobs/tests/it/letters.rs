@@ -4,13 +4,20 @@ use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
 use semel_jobs::gear::FailureClass;
 use semel_jobs::life::JobStatus;
-use semel_jobs::store::{JobNo, List, NewJob, Pattern, Submitted};
+use semel_jobs::store::{Age, JobNo, List, NewJob, Pattern, Submitted};
 
-use crate::support::{NOW, World, completed, id, in_conversation, moved, new_job, started};
+use crate::support::{
+    NOW, World, completed, id, in_conversation, moved, new_job, on_sqlite, started,
+};
 
 async fn end(world: &World, number: u128, how: JobStatus, at: UnixMs) {
     let advance = moved(&world.kept(id(number)).await, how, at);
     world.store.advance(advance).await.unwrap();
+}
+
+/// Everything that ended before then.
+fn old(before: UnixMs) -> Age {
+    Age { before, now: before }
 }
 
 async fn fail(world: &World, number: u128, class: FailureClass, action: Option<&str>, at: UnixMs) {
@@ -33,6 +40,29 @@ async fn pages(world: &World, list: List) -> Vec<u128> {
         }
     }
     panic!("pages without an end");
+}
+
+/// A machine that starts with a calendar of last year stamps what it does with that, and is put
+/// right: what it has done is as young as it is.
+#[tokio::test]
+async fn what_a_calendar_behind_has_stamped_is_no_older_than_what_came_before() {
+    let world = on_sqlite().await;
+    let (day, year) = (24 * 60 * 60 * 1000, 365 * 24 * 60 * 60 * 1000);
+    let at = |ms: i64| UnixMs(NOW.0 + ms);
+    let stamps = [at(-60 * day), at(0), at(-year), at(year)];
+    for (number, now) in (1..).zip(stamps) {
+        world.made(NewJob { now, ..new_job(number) }).await;
+        end(&world, number, JobStatus::Completed, now).await;
+    }
+    let sweep = async |now: UnixMs| {
+        let age = Age { before: UnixMs(now.0 - 30 * day), now };
+        world.store.sweep(age, 9).await.unwrap()
+    };
+    assert_eq!(sweep(at(day)).await, [id(1)], "the third came after the second");
+    assert_eq!(sweep(at(31 * day)).await, [id(3), id(2)], "the second is old");
+    // What was stamped with a time to come goes when that is past.
+    assert_eq!(sweep(at(year)).await, []);
+    assert_eq!(sweep(at(year + 31 * day)).await, [id(4)]);
 }
 
 pub(crate) async fn pages_and_filters(world: &World) {
@@ -69,7 +99,7 @@ pub(crate) async fn pages_and_filters(world: &World) {
 /// A row that a disk, or somebody, has damaged takes no other with it.
 #[tokio::test]
 async fn a_row_that_cannot_be_read_is_passed_over_and_the_page_goes_on() {
-    let world = crate::support::on_sqlite().await;
+    let world = on_sqlite().await;
     for number in 1..=6 {
         world.made(new_job(number)).await;
     }
@@ -123,15 +153,15 @@ pub(crate) async fn old_jobs_go_and_a_repeated_one_stays(world: &World) {
     let repeat = NewJob { retry_of: Some(id(1)), root_id: id(1), ..new_job(4) };
     world.made(repeat).await;
     assert_eq!(world.kept(id(4)).await.executions.len(), 1, "its root's");
-    assert_eq!(world.store.sweep(at(2), 9).await.unwrap(), [], "not old enough, or repeated");
-    assert_eq!(world.store.sweep(at(9), 9).await.unwrap(), [id(2)]);
+    assert_eq!(world.store.sweep(old(at(2)), 9).await.unwrap(), [], "not old enough, or repeated");
+    assert_eq!(world.store.sweep(old(at(9)), 9).await.unwrap(), [id(2)]);
     let mut advance = moved(&world.kept(id(4)).await, JobStatus::Completed, at(3));
     advance.ended = vec![completed("fetch")];
     world.store.advance(advance).await.unwrap();
-    assert_eq!(world.store.sweep(at(9), 9).await.unwrap(), [id(4)]);
+    assert_eq!(world.store.sweep(old(at(9)), 9).await.unwrap(), [id(4)]);
     let executions = "SELECT count(*) FROM jobs.execution_log";
     assert_eq!(world.count(executions).await, 2);
-    assert_eq!(world.store.sweep(at(9), 9).await.unwrap(), [id(1)]);
+    assert_eq!(world.store.sweep(old(at(9)), 9).await.unwrap(), [id(1)]);
     assert_eq!(world.count(executions).await, 1);
     let of_the_live = "SELECT count(*) FROM jobs.ledger WHERE job_no = 3";
     assert_eq!(world.count(of_the_live).await, 1);
@@ -185,7 +215,7 @@ pub(crate) async fn a_key_outlives_its_job(world: &World) {
     world.made(keyed(1, 1)).await;
     let ended = moved(&world.kept(id(1)).await, JobStatus::Completed, NOW);
     world.store.advance(ended).await.unwrap();
-    assert_eq!(world.store.sweep(UnixMs(NOW.0 + 1), 9).await.unwrap(), [id(1)]);
+    assert_eq!(world.store.sweep(old(UnixMs(NOW.0 + 1)), 9).await.unwrap(), [id(1)]);
     assert_eq!(world.store.job(id(1)).await.unwrap(), None);
     let same = world.store.submit(keyed(2, 1)).await.unwrap();
     assert_eq!(same, Submitted::There(id(1), JobStatus::Completed));
@@ -205,6 +235,6 @@ pub(crate) async fn a_ledger_is_only_added_to(world: &World) {
         assert!(refused.contains("only added to"), "{sql}: {refused}");
     }
     assert_eq!(world.count("SELECT count(*) FROM jobs.ledger").await, lines);
-    assert_eq!(world.store.sweep(UnixMs(NOW.0 + 1), 9).await.unwrap(), [id(1)]);
+    assert_eq!(world.store.sweep(old(UnixMs(NOW.0 + 1)), 9).await.unwrap(), [id(1)]);
     assert_eq!(world.count("SELECT count(*) FROM jobs.ledger").await, 0);
 }

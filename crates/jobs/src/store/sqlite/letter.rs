@@ -1,6 +1,6 @@
 //! The table `job`: dead letters, questions that nobody answered, and what is too old.
 
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 use semel_core::clock::UnixMs;
 use semel_store::{StoreError, statements};
 
@@ -8,7 +8,7 @@ use super::job::{by_no, id_at, no_of};
 use super::row::{Id, id_of};
 use super::{SqliteStore, execution, ledger};
 use crate::gear::FailureClass;
-use crate::store::{JobNo, Pattern, corrupt};
+use crate::store::{Age, JobNo, Pattern, corrupt};
 
 statements! {
     PATTERNS = "
@@ -41,12 +41,23 @@ statements! {
          ORDER BY expires_at, no
          LIMIT ?2";
 
+    /// The first job that came since then, and not later than now.
+    YOUNG = "
+        -- Differs from postgres: all times there are of one clock, the server's.
+        SELECT no
+          FROM job
+         WHERE created_at BETWEEN ?1 AND ?2
+         ORDER BY no
+         LIMIT 1";
+
     /// The root of others goes after them: its executions are theirs, too. So does a sub-job after
-    /// its parent: whose gear, run again, would have it made again.
+    /// its parent: whose gear, run again, would have it made again. What came after a young one is
+    /// young itself, whatever a calendar has said that was behind for a while.
     OLD = "
         SELECT no
           FROM job
          WHERE completed_at < ?1
+           AND no < ?3
            AND (retry_of IS NOT NULL
                 OR NOT EXISTS (SELECT 1
                                  FROM job AS repeat
@@ -129,13 +140,16 @@ impl SqliteStore {
 
     pub(in crate::store) async fn sweep(
         &self,
-        before: UnixMs,
+        Age { before, now }: Age,
         limit: u32,
     ) -> Result<Vec<Id>, StoreError> {
         let write = self.sqlite.write(move |tx| {
+            let mut young = tx.prepare_cached(YOUNG)?;
+            let young = young.query_row(params![before.0, now.0], |row| row.get(0)).optional()?;
+            let young: i64 = young.unwrap_or(i64::MAX);
             let mut statement = tx.prepare_cached(OLD)?;
-            let rows =
-                statement.query_map(params![before.0, limit], |row| row.get(0).map(JobNo))?;
+            let by = params![before.0, limit, young];
+            let rows = statement.query_map(by, |row| row.get(0).map(JobNo))?;
             let mut removed = Vec::new();
             for no in rows.collect::<Result<Vec<_>, _>>()? {
                 let Some(job) = by_no(tx, no)? else { continue };
