@@ -28,7 +28,7 @@ pub(crate) async fn gears(folder: &Path, is_warm: bool) -> Result<Gears> {
     let shim = semel()?;
     // What this host cannot enforce is left out, as its operator would have to accept.
     let waived: Vec<_> = missing(&shim).await?.into_iter().map(|(ability, _)| ability).collect();
-    install(&root, &source, &waived)?;
+    install(&root, &root, &source, &waived)?;
     let gear = Installed::open(&root, "bench", shim, Arc::new(|_| None))?;
     let gears = Registry::default();
     gears.put(Arc::new(gear), true).context("the gear's schemas")?;

@@ -46,6 +46,8 @@ pub struct RuleText {
     pub host: Option<String>,
     /// Requests of this method.
     pub method: Option<String>,
+    /// Jobs that this gear has asked for, or any gear: `*`.
+    pub parent: Option<String>,
     /// `approve`, `ask` or `reject`.
     pub verdict: String,
 }
@@ -133,6 +135,7 @@ impl Config {
                 path: text.path.clone(),
                 host: text.host.clone(),
                 method: text.method.clone(),
+                parent: text.parent.clone(),
                 verdict: Some(verdict),
             })
         });

@@ -6,6 +6,7 @@
 
 mod begin;
 mod moves;
+mod permits;
 mod steps;
 
 use std::sync::Arc;
@@ -22,8 +23,9 @@ pub(crate) use moves::{error_of, failure_of};
 pub(crate) use steps::{ask_about, replan_around, start};
 pub use steps::{follow, for_good};
 
+use crate::gear::manifest::Risk;
 use crate::gear::registry::{Prepared, Registry};
-use crate::policy::Policy;
+use crate::policy::{Policy, Verdict};
 
 /// What is known besides the job.
 pub struct Facts<'a> {
@@ -63,6 +65,10 @@ pub struct ToRun {
     pub name: String,
     /// What it is given.
     pub params: Value,
+    /// How its plan sees it.
+    pub risk: Option<Risk>,
+    /// What the policy says of it with these parameters.
+    pub verdict: Verdict,
     /// What it does, whatever it is called.
     pub fingerprint: Hex<32>,
     /// The how-manieth attempt in this plan.

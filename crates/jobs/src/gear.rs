@@ -3,8 +3,10 @@
 //! The engine knows gears by [`Gear`] alone. How an attempt ended is told apart in three
 //! ([`Ended`]), because an attempt without a definite end may have had its effect (jobs.md §1).
 
+pub(crate) mod beneath;
 pub mod builtin;
 pub mod document;
+pub mod grants;
 pub mod installed;
 pub mod leftovers;
 pub mod load;
@@ -13,9 +15,13 @@ pub mod net;
 pub mod package;
 mod process;
 mod proxy;
+mod quota;
+pub mod reach;
 pub mod registry;
 pub mod sandbox;
+mod schema;
 pub mod secrets;
+mod tree;
 pub mod trial;
 
 use std::path::PathBuf;
@@ -27,6 +33,7 @@ use semel_core::status;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use grants::Grants;
 use manifest::{Manifest, Recovery};
 
 status! {
@@ -82,6 +89,37 @@ pub struct Call {
     pub timeout: Duration,
     /// As whom it acts, as it was written down.
     pub via: Option<String>,
+    /// Where its requests may be sent on to.
+    pub allowed: Allowed,
+}
+
+/// What a policy says of a request that is sent on to another place than its step names.
+#[derive(Clone, Default)]
+pub struct Allowed(Option<Arc<Rule>>);
+
+type Rule = dyn Fn(&str, &str) -> bool + Send + Sync;
+
+impl Allowed {
+    /// A rule of method and address.
+    pub fn by(rule: impl Fn(&str, &str) -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(rule)))
+    }
+
+    /// Without a policy.
+    pub fn all() -> Self {
+        Self(None)
+    }
+
+    /// Whether a request of this method may go to this address.
+    pub fn has(&self, method: &str, url: &str) -> bool {
+        self.0.as_ref().is_none_or(|rule| rule(method, url))
+    }
+}
+
+impl std::fmt::Debug for Allowed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Allowed")
+    }
 }
 
 /// How an attempt ended.
@@ -210,6 +248,26 @@ pub trait Gear: Send + Sync {
     /// Where this very call goes, when an action goes to many places: one that is down must not
     /// hold what goes elsewhere, so each has a breaker of its own.
     fn place(&self, _action: &str, _params: &Value) -> Option<String> {
+        None
+    }
+
+    /// Whether its requests may be sent on to other places than its parameters name.
+    fn is_sent_on(&self) -> bool {
+        false
+    }
+
+    /// Whether each call of it is a process of this host.
+    fn has_process(&self) -> bool {
+        false
+    }
+
+    /// What it may have done by jobs of its own.
+    fn grants(&self) -> &Grants {
+        Grants::NONE
+    }
+
+    /// To whom a call of it sends a message in the operator's name.
+    fn receiver(&self, _action: &str, _params: &Value) -> Option<String> {
         None
     }
 

@@ -144,6 +144,8 @@ pub const PAGE_SCAN_MAX: u32 = 10_000;
 pub const RETRIES_MAX: usize = 5_000;
 /// Lines that a gear may report in one attempt; more are counted and dropped.
 pub const REPORTS_MAX: u32 = 10_000;
+/// Jobs that one attempt of a step may ask for.
+pub const SUB_JOBS_MAX: u32 = 100;
 /// Jobs inside each other.
 pub const SUB_JOB_DEPTH_MAX: u32 = 8;
 
@@ -297,3 +299,37 @@ pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(5);
 pub const SIGNAL_RETRY: Duration = Duration::from_secs(1);
 /// The same for one that stops a job: somebody was told that it is over.
 pub const STOP_RETRY: Duration = Duration::from_millis(200);
+
+/// Parts of a schema in a manifest, with everything that they refer to, as often as they do.
+pub const SCHEMA_COST_MAX: usize = 10_000;
+
+/// What a pattern counts among these: it is compiled.
+pub const SCHEMA_PATTERN_COST: usize = 100;
+
+/// Bytes of a compiled pattern.
+pub const PATTERN_BYTES_MAX: usize = 256 << 10;
+
+/// Levels of a schema, with those of what it refers to.
+pub const SCHEMA_DEPTH_MAX: usize = 128;
+
+/// Parts of a schema times parts of a document, of all steps of a plan: about two seconds.
+pub const SCHEMA_WORK_MAX: usize = 200_000_000;
+
+/// The same that may be done before other tasks get their turn elsewhere.
+pub const SCHEMA_WORK_AT_ONCE: usize = 200_000;
+
+/// Processes of gears under way at once in one engine, for jobs of one depth; as many as there are
+/// workers, if those are more.
+pub const PROCESSES_AT_ONCE: usize = 64;
+
+/// How often it is looked how much a running gear has written.
+pub const DISK_LOOK: Duration = Duration::from_secs(1);
+
+/// Files and folders of a workspace.
+pub const WORKSPACE_FILES_MAX: usize = 200_000;
+
+/// Folders in folders of a workspace.
+pub const WORKSPACE_DEPTH_MAX: usize = 128;
+
+/// Bytes of a file that a step gave, and that is kept with its job.
+pub const ARTIFACT_BYTES_MAX: u64 = 1 << 30;

@@ -6,7 +6,10 @@ use std::borrow::Borrow;
 use semel_core::status;
 use serde_json::Value;
 
+use crate::gear::builtin::http::host_of;
+use crate::gear::grants::names_action;
 use crate::gear::manifest::{Action, Risk};
+use crate::gear::net;
 use crate::plan::{Plan, Step};
 
 status! {
@@ -34,6 +37,8 @@ pub struct Rule {
     pub host: Option<String>,
     /// The method of a request.
     pub method: Option<String>,
+    /// The gear that asked for the job; `*` is any.
+    pub parent: Option<String>,
     /// What follows.
     pub verdict: Option<Verdict>,
 }
@@ -45,18 +50,41 @@ pub struct Policy {
     pub rules: Vec<Rule>,
 }
 
-/// A step as a validator sees it.
-pub struct Judged<'a> {
-    /// The step.
-    pub step: &'a Step,
-    /// What its action says of itself.
-    pub action: &'a Action,
+/// Who asked for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker<'a> {
+    /// A person or a program, at the door.
+    Caller,
+    /// A gear, for a step of another job.
+    Gear(&'a str),
 }
 
-impl Judged<'_> {
+/// A step as a validator sees it.
+pub struct Judged<'a> {
+    /// Its gear.
+    pub gear: &'a str,
+    /// The action of that.
+    pub name: &'a str,
+    /// What it is given: as the plan has it, or as it is once references are followed.
+    pub params: &'a Value,
+    /// How the plan sees it.
+    pub risk: Option<Risk>,
+    /// What its action says of itself.
+    pub action: &'a Action,
+    /// Who asked for the job.
+    pub asker: Asker<'a>,
+}
+
+impl<'a> Judged<'a> {
+    /// A step of a plan, before anything is known of what it refers to.
+    pub fn of(step: &'a Step, action: &'a Action, asker: Asker<'a>) -> Self {
+        let (gear, name, params) = (&step.gear, &step.action, &step.params);
+        Self { gear, name, params, risk: step.risk, action, asker }
+    }
+
     /// The plan may say more than the action, never less.
     fn risk(&self) -> Risk {
-        self.step.risk.map_or(self.action.risk, |risk| risk.max(self.action.risk))
+        self.risk.map_or(self.action.risk, |risk| risk.max(self.action.risk))
     }
 }
 
@@ -98,12 +126,13 @@ impl Policy {
         &self,
         plan: &'a Plan,
         action_of: impl Fn(&Step) -> Option<A>,
+        asker: Asker<'_>,
     ) -> (Verdict, Vec<&'a str>) {
         let mut strictest = (Verdict::Approve, Vec::new());
         for step in &plan.steps {
             // A step that nobody can say anything of is not approved (traps.md 32).
             let verdict = action_of(step).map_or(Verdict::Reject, |action| {
-                self.judge(&Judged { step, action: action.borrow() })
+                self.judge(&Judged::of(step, action.borrow(), asker))
             });
             if verdict > strictest.0 {
                 strictest = (verdict, Vec::new());
@@ -126,36 +155,70 @@ enum Fit {
 
 impl Rule {
     fn fits(&self, judged: &Judged<'_>) -> Fit {
-        let step = judged.step;
-        let action = self.action.as_deref().is_none_or(|pattern| {
-            pattern == "*"
-                || pattern.strip_suffix(".*").is_some_and(|gear| gear == step.gear)
-                || pattern.split_once('.') == Some((step.gear.as_str(), step.action.as_str()))
-        });
+        let action = self
+            .action
+            .as_deref()
+            .is_none_or(|pattern| names_action(pattern, judged.gear, judged.name));
         if !action || self.risk.is_some_and(|risk| judged.risk() < risk) {
             return Fit::No;
         }
-        let about = |wanted: Option<&str>, name: &str, fits: &dyn Fn(&str, &str) -> bool| {
-            let Some(wanted) = wanted else { return Fit::Yes };
-            match step.params.get(name) {
-                Some(Value::String(given)) if given.starts_with("$ref:") => Fit::Unknown,
-                Some(Value::String(given)) if fits(given, wanted) => Fit::Yes,
-                Some(_) | None => Fit::No,
-            }
-        };
-        let path = about(self.path.as_deref(), "path", &is_below);
-        let host = about(self.host.as_deref(), "url", &|url, host| {
-            host_of(url).is_some_and(|found| found.eq_ignore_ascii_case(host))
+        let path = self.about(self.path.as_deref(), judged.params, "path", |path, folder| {
+            Fit::of(is_below(path, folder))
         });
+        let host = self.about(self.host.as_deref(), judged.params, "url", |url, host| {
+            // An address that we do not understand may be one that its gear understands.
+            let found = host_of(url).map(|found| found == net::canonical(host));
+            found.map_or(Fit::Unknown, Fit::of)
+        });
+        let same = |given: &str, wanted: &str| Fit::of(given.eq_ignore_ascii_case(wanted));
         // A request that names no method is a GET.
-        let method = match (&self.method, step.params.get("method")) {
-            (Some(wanted), None) if wanted.eq_ignore_ascii_case("GET") => Fit::Yes,
-            (wanted, _) => about(wanted.as_deref(), "method", &|given, wanted| {
-                given.eq_ignore_ascii_case(wanted)
-            }),
+        let method = match (&self.method, judged.params) {
+            (Some(wanted), Value::Object(given)) if !given.contains_key("method") => {
+                same("GET", wanted)
+            }
+            (wanted, params) => self.about(wanted.as_deref(), params, "method", same),
         };
-        path.min(host).min(method)
+        self.asked_by(judged.asker).min(path).min(host).min(method)
     }
+
+    fn asked_by(&self, asker: Asker<'_>) -> Fit {
+        match (self.parent.as_deref(), asker) {
+            (None, _) | (Some("*"), Asker::Gear(_)) => Fit::Yes,
+            (Some(parent), Asker::Gear(gear)) => Fit::of(parent == gear),
+            (Some(_), Asker::Caller) => Fit::No,
+        }
+    }
+
+    /// Whether what a rule wants is so of a parameter. Of what an earlier step will give nobody
+    /// knows it.
+    fn about(
+        &self,
+        wanted: Option<&str>,
+        params: &Value,
+        name: &str,
+        fits: impl Fn(&str, &str) -> Fit,
+    ) -> Fit {
+        let Some(wanted) = wanted else { return Fit::Yes };
+        if is_reference(params) {
+            return Fit::Unknown;
+        }
+        match params.get(name) {
+            Some(given) if is_reference(given) => Fit::Unknown,
+            Some(Value::String(given)) => fits(given, wanted),
+            Some(_) | None => Fit::No,
+        }
+    }
+}
+
+impl Fit {
+    fn of(fits: bool) -> Self {
+        if fits { Self::Yes } else { Self::No }
+    }
+}
+
+/// Whether it stands for what an earlier step will give.
+pub(crate) fn is_reference(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| text.starts_with("$ref:"))
 }
 
 /// `data` holds `data/x` and not `database`, nor `data/../x`.
@@ -175,17 +238,6 @@ fn plain(path: &str) -> Vec<&str> {
         }
     }
     parts
-}
-
-/// The host of an address, without who asks and the port.
-fn host_of(url: &str) -> Option<&str> {
-    let rest = url.split_once("://")?.1;
-    let authority = rest.split(['/', '?', '#']).next()?;
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    match host.strip_prefix('[') {
-        Some(v6) => v6.split_once(']').map(|(host, _)| host),
-        None => Some(host.split_once(':').map_or(host, |(host, _)| host)),
-    }
 }
 
 #[cfg(test)]

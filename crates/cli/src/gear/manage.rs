@@ -38,7 +38,7 @@ pub(super) async fn install(
         return Err(failed(text.to_owned()));
     }
     let shown = progress::show("installing");
-    let installed = package::install(home, folder, &missing);
+    let installed = package::install(home, home, folder, &missing);
     drop(shown);
     let (document, state) = installed.map_err(|error| failed(chain(&error)))?;
     let asks = document.asks_for();

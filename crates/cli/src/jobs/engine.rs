@@ -114,7 +114,11 @@ impl RunningJobs {
         let mesh = ports.mesh.clone();
         let loader = Arc::new(Loader::new(start.root, shim()?, ports));
         let gears = Arc::new(Registry::default());
-        loader.refresh(&gears).map_err(|error| refused(chain(&error)))?;
+        // Schemas of strangers are read, and private copies compared.
+        let (loading, into) = (Arc::clone(&loader), Arc::clone(&gears));
+        let loaded = tokio::task::spawn_blocking(move || loading.refresh(&into)).await;
+        let loaded = loaded.map_err(|error| refused(chain(&error)))?;
+        loaded.map_err(|error| refused(chain(&error)))?;
         let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(random)));
         let id: JobId = mint.uuid();
         let mut options = EngineOptions::new(format!("engine-{id}"), folder.join("work"));

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::net::{UnixDatagram, UnixListener};
 
+use semel_jobs::gear::Ended;
 use serde_json::{Value, json};
 
+use crate::warm::runtime;
 use crate::world::World;
 
 /// What was tried and what came of it.
@@ -102,6 +104,99 @@ fn declared_files_and_no_others() {
     assert_eq!(found["read"][&allowed], "done");
     assert_eq!(found["read"][&beside], "EACCES");
     assert_eq!(found["write"][&allowed], "EACCES");
+}
+
+/// A place that is declared is opened at every start: what a gear, or somebody else, has put there
+/// since then is not followed.
+#[test]
+fn a_declared_place_that_became_a_link_is_not_opened() {
+    let data = tempfile::tempdir().unwrap();
+    let (folder, other) = (data.path().join("folder"), data.path().join("other"));
+    fs::create_dir(&folder).unwrap();
+    fs::create_dir(&other).unwrap();
+    let declared = format!("secrets = []\nread = [\"{}/**\"]", folder.display());
+    let world = World::with(|manifest| manifest.replace("secrets = []", &declared));
+    let gear = world.engine(&[]);
+    let secret = world.home().join("jobs/secrets.key");
+    fs::write(&secret, "of the engine").unwrap();
+    let through = folder.join("secrets.key").display().to_string();
+    let look = || {
+        let params = json!({"read": [through], "write": [], "list": [], "change": []});
+        runtime().block_on(world.run(&gear, "files", params))
+    };
+    assert!(matches!(look(), Ended::Done(_)), "as it was declared");
+    for leads_to in [world.home().join("jobs"), other] {
+        fs::rename(&folder, data.path().join("old")).unwrap();
+        symlink(&leads_to, &folder).unwrap();
+        let ended = look();
+        let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+        assert_eq!(failure.code, "path_refused", "{failure:?}");
+        assert!(failure.message.contains(&*leads_to.display().to_string()), "{failure:?}");
+        fs::remove_file(&folder).unwrap();
+        fs::rename(data.path().join("old"), &folder).unwrap();
+    }
+    // Nor is the home itself given to it under the name that was declared.
+    fs::remove_dir(&folder).unwrap();
+    fs::rename(world.home(), &folder).unwrap();
+    symlink(&folder, world.home()).unwrap();
+    let ended = look();
+    let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+    assert_eq!(failure.code, "path_refused", "{failure:?}");
+}
+
+#[test]
+fn what_lies_in_a_place_to_write_or_in_the_home_cannot_be_declared() {
+    for (declared, named) in [
+        ("write = [\"/srv/data/**\"]\nread = [\"/srv/data/cache/**\"]", "/srv/data/cache"),
+        ("read = [\"HOME/**\"]", "home"),
+        ("write = [\"HOME/jobs/**\"]", "home"),
+        ("read = [\"/proc/1/environ\"]", "/proc/1/environ"),
+    ] {
+        let world = World::new();
+        let home = world.home().display().to_string();
+        fs::create_dir_all(world.home().join("jobs")).unwrap();
+        let manifest = fs::read_to_string(world.gear().join("gear.toml")).unwrap();
+        let declared = format!("secrets = []\n{}", declared.replace("HOME", &home));
+        let manifest = manifest.replace("secrets = []", &declared);
+        fs::write(world.gear().join("gear.toml"), manifest).unwrap();
+        for arguments in [&["gear", "install", "hostile"][..], &["gear", "test", "hostile"]] {
+            let refused = world.semel(arguments, "");
+            let errors = String::from_utf8_lossy(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {errors}");
+            assert!(errors.contains(named), "{arguments:?}: {errors}");
+        }
+        assert!(!world.home().join("jobs/gear/hostile").exists());
+    }
+}
+
+/// A pair of datagram sockets needs no file to be opened, and could reach the journal of the host.
+#[test]
+fn no_socket_of_the_host_hears_a_gear() {
+    let world = World::new();
+    let socket = world.path().join("journal");
+    let journal = UnixDatagram::bind(&socket).unwrap();
+    journal.set_nonblocking(true).unwrap();
+    let found = world.result("pairs", &json!({"socket": socket}));
+    assert_eq!(found["a pair of streams"], "done", "programs need those");
+    assert_eq!(found["from a pair of datagrams"], "EPERM", "{found}");
+    assert_ne!(found["from a pair of streams"], "done", "{found}");
+    assert!(journal.recv(&mut [0; 16]).is_err(), "it was heard");
+}
+
+#[test]
+fn memory_that_no_limit_counts() {
+    let found = World::new().result("hidden_memory", &json!({}));
+    all_refused(&found, &["EPERM", "ENOSYS"]);
+}
+
+/// The keys of this host are beside the certificates that every program needs.
+#[test]
+fn certificates_without_their_keys() {
+    let world = World::new();
+    let params = json!({"read": [], "write": [], "list": ["/etc/ssl", "/etc/ssl/private"],
+        "change": []});
+    let found = world.result("files", &params);
+    all_refused(&found["list"], &["EACCES", "ENOENT"]);
 }
 
 #[test]

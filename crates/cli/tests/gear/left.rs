@@ -74,11 +74,26 @@ fn an_engine_that_is_killed_takes_everything_with_it() {
     child.wait().unwrap();
     let second = std::time::Duration::from_secs(1);
     eventually(10 * second, "the end of them", || alive(&marker).is_empty());
-    // The next start removes what the killed one could not.
+    // The next engine removes what the killed one could not, once it has begun.
     let run = world.home().join("jobs/run");
-    assert_eq!(std::fs::read_dir(&run).unwrap().count(), 1);
-    world.succeeds(&["gear", "list"], "");
-    assert_eq!(std::fs::read_dir(&run).unwrap().count(), 0);
+    let left = || std::fs::read_dir(&run).unwrap().count();
+    assert_eq!(left(), 1);
+    let mut engine = world.command(&["job", "serve"]).spawn().unwrap();
+    eventually(PATIENCE, "nothing is left", || left() == 0);
+    engine.kill().unwrap();
+    engine.wait().unwrap();
+}
+
+/// Whoever removes them one inside the other ends on the end of its stack, or of its descriptors.
+#[test]
+fn folders_in_folders_without_end_are_removed() {
+    for warm in ["", "warm = true\n"] {
+        let world = World::with(|manifest| format!("{warm}{manifest}"));
+        // It is done before anybody looks how deep it is, or it is stopped.
+        let ended = world.ended("dig", &json!({"levels": 20_000}), "600s");
+        assert!(ended["ended"] == "done" || ended["code"] == "disk_limit", "{ended}");
+        assert_eq!(std::fs::read_dir(world.home().join("jobs/run")).unwrap().count(), 0);
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel_jobs::gear::builtin::shell::Shell;
 use semel_jobs::gear::manifest::Recovery;
-use semel_jobs::gear::{Call, Ended, Gear, Output, Stop};
+use semel_jobs::gear::{Allowed, Call, Ended, Gear, Output, Stop};
 use serde_json::{Value, json};
 
 use crate::warm::{Notes, runtime};
@@ -27,6 +27,7 @@ fn call(world: &World, command: &str) -> Call {
         workspace,
         timeout: Duration::from_secs(60),
         via: None,
+        allowed: Allowed::all(),
     }
 }
 

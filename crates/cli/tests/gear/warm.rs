@@ -8,7 +8,7 @@ use std::time::Duration;
 use semel_jobs::gear::installed::Installed;
 use semel_jobs::gear::package::{self, State};
 use semel_jobs::gear::{
-    Call, Desk, Ended, Gear, Later, Output, Report, Resolution, Stop, SubJob, SubJobEnded,
+    Allowed, Call, Desk, Ended, Gear, Later, Output, Report, Resolution, Stop, SubJob, SubJobEnded,
 };
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ impl Desk for Notes {
 impl World {
     /// The hostile gear, installed; what the operator does without is named.
     pub(crate) fn engine(&self, waived: &[&str]) -> Installed {
-        let (_, state) = package::install(&self.home(), &self.gear(), &[]).unwrap();
+        let (_, state) = package::install(&self.home(), &self.home(), &self.gear(), &[]).unwrap();
         let waived = waived.iter().map(|name| (*name).to_owned()).collect();
         package::set_state(&self.home(), "hostile", &State { waived, ..state }).unwrap();
         let shim = PathBuf::from(env!("CARGO_BIN_EXE_semel"));
@@ -49,6 +49,7 @@ impl World {
             workspace,
             timeout: Duration::from_secs(60),
             via: None,
+            allowed: Allowed::all(),
         }
     }
 
@@ -233,4 +234,46 @@ fn only_a_plain_file_of_the_workspace_is_an_artifact() {
             assert_eq!(failure.code, "bad_artifact", "{path}");
         }
     });
+}
+
+/// What was looked at is what is kept, whatever the gear does to its folders meanwhile.
+#[test]
+fn a_folder_that_is_exchanged_for_a_link_gives_nothing_away() {
+    let world = World::with(|manifest| format!("warm = true\n{manifest}"));
+    let outside = world.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("file"), "of somebody else").unwrap();
+    let gear = world.engine(&[]);
+    runtime().block_on(async {
+        for _ in 0..50 {
+            let call = world.call("swap", json!({"outside": outside}));
+            let workspace = call.workspace.clone();
+            let (_switch, stop) = Stop::channel();
+            match gear.run(call, Arc::new(Notes::default()), stop).await {
+                Ended::Done(Output::Artifact(path)) => {
+                    assert_eq!(std::fs::read(workspace.join(path)).unwrap(), b"mine");
+                }
+                Ended::Uncertain(failure) => {
+                    assert_eq!(failure.code, "bad_artifact", "{failure:?}")
+                }
+                ended @ (Ended::Done(_) | Ended::Failed(_)) => panic!("{ended:?}"),
+            }
+            let there = std::fs::read(outside.join("file")).unwrap();
+            assert_eq!(there, b"of somebody else");
+        }
+    });
+}
+
+#[test]
+fn many_files_are_as_bounded_as_a_large_one() {
+    for warm in ["", "warm = true\n"] {
+        let world = World::with(|manifest| {
+            let manifest = manifest.replace("open_files = 64", "open_files = 64\ndisk_mb = 100");
+            format!("{warm}{manifest}")
+        });
+        let gear = world.engine(&[]);
+        let ended = runtime().block_on(world.run(&gear, "fill", json!({})));
+        let Ended::Uncertain(failure) = ended else { panic!("{ended:?}") };
+        assert_eq!(failure.code, "disk_limit", "{failure:?}");
+    }
 }

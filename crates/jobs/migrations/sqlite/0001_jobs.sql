@@ -56,7 +56,11 @@ CREATE TABLE job (
     completed_at    INTEGER,
     -- The home in which its files are: only an engine there goes on with it while it lives.
     home            TEXT,
+    -- The gear that asked for it, for a step of another job; nothing when a person or a program did.
+    asker           TEXT,
 
+    CONSTRAINT asker_is_a_gear
+        CHECK (source = 'retry' OR (source = 'sub_job') = (asker IS NOT NULL)),
     CONSTRAINT ready_only_pending CHECK (ready = 0 OR status = 'pending'),
     CONSTRAINT asked_iff_waiting CHECK ((status = 'awaiting_approval') = (question IS NOT NULL)),
     CONSTRAINT expires_iff_waiting CHECK ((status = 'awaiting_approval') = (expires_at IS NOT NULL)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel_core::refusal::Refusal;
 use serde_json::{Map, Value, json};
 
-use super::{Facts, Move, Next, action_name, steps};
+use super::{Facts, Move, Next, action_name, permits, steps};
 use crate::dispatch::ExecutionStatus;
 use crate::gear::{Failure, FailureClass};
 use crate::life::{JobEvent, JobStatus, revision_allowed};
@@ -132,11 +132,16 @@ pub fn judge(
             return revise_or_fail(next, kept, &failure);
         }
     };
+    if let Some(why) = not_permitted(plan, kept, facts) {
+        let failure = Failure::new(FailureClass::PlanRejected, "permission_missing", why);
+        next.fail(JobEvent::Rejected, &failure, None);
+        return (next, Next::Over);
+    }
     let action_of = |step: &crate::plan::Step| {
         let found = facts.gears.find(&step.gear, &step.action);
         found.ok().map(|prepared| Arc::clone(&prepared.action))
     };
-    let (own, about) = facts.policy.judge_plan(plan, action_of);
+    let (own, about) = facts.policy.judge_plan(plan, action_of, kept.job.asked_by());
     let stricter = other.filter(|(verdict, _)| *verdict > own);
     let (verdict, other) = stricter.map_or((own, None), |(other, why)| (other, Some(why)));
     let reason =
@@ -160,6 +165,14 @@ pub fn judge(
             (next, Next::Over)
         }
     }
+}
+
+/// Why the gear that asked for the job may not have this plan done.
+fn not_permitted(plan: &Plan, kept: &Kept, facts: &Facts<'_>) -> Option<String> {
+    plan.steps.iter().find_map(|step| {
+        let prepared = facts.gears.find(&step.gear, &step.action).ok()?;
+        permits::lacks(kept, step, &prepared, &step.params, facts)
+    })
 }
 
 /// A plan that cannot be run goes back to who made it, if it was made here.

@@ -10,13 +10,15 @@ use serde_json::{Map, Value, json};
 
 use super::begin::late;
 use super::moves::failure_of;
-use super::{Facts, Move, Next, ToRun, action_name};
+use super::{Facts, Move, Next, ToRun, action_name, permits};
 use crate::dispatch::{Attempts, Content, Dispatch, ExecutionStatus, Logged, dispatch};
 use crate::gear::manifest::Recovery;
+use crate::gear::registry::Prepared;
 use crate::gear::{Failure, FailureClass, ORIGIN_UNKNOWN};
 use crate::life::{JobEvent, replan_allowed};
 use crate::limits::{ATTEMPTS_MAX, DOCUMENT_BYTES_MAX, ORIGIN_PAUSE, RETRY_BASE, RETRY_CAP};
 use crate::plan::{Outcome, Outcomes, PlanText, Step, StepInput, input};
+use crate::policy::{Judged, Verdict};
 use crate::store::{Ended, Kept, Started};
 
 /// The line of an attempt whose worker is gone.
@@ -128,6 +130,30 @@ struct Group {
     fail: Option<(Failure, String)>,
 }
 
+/// What the policy says of a step now that it is known what its references stand for: the plan was
+/// judged before that (trap 63).
+fn judge(
+    step: &Step,
+    prepared: &Prepared,
+    params: &Value,
+    kept: &Kept,
+    facts: &Facts<'_>,
+) -> Result<Verdict, Failure> {
+    let refused = |code, message| Failure::new(FailureClass::PlanRejected, code, message);
+    if let Some(why) = permits::lacks(kept, step, prepared, params, facts) {
+        return Err(refused("permission_missing", why));
+    }
+    let judged = Judged { params, ..Judged::of(step, &prepared.action, kept.job.asked_by()) };
+    match facts.policy.judge(&judged) {
+        Verdict::Reject => {
+            let action = action_name(&step.gear, &step.action);
+            let message = format!("the policy rejects {action} with what its references stand for");
+            Err(refused("policy_rejects", message))
+        }
+        verdict @ (Verdict::Approve | Verdict::Ask) => Ok(verdict),
+    }
+}
+
 /// Why the walk ends here.
 enum Halt {
     Fail(Failure, String),
@@ -190,8 +216,15 @@ impl Group {
             let failure = Failure::new(FailureClass::UserError, "invalid_params", detail);
             return self.failed(step, failure, action);
         }
+        let verdict = match judge(step, &prepared, &params, kept, facts) {
+            Ok(verdict) => verdict,
+            Err(_) if self.may_have_happened(step, next, kept) => return,
+            Err(failure) => return self.failed(step, failure, action),
+        };
         let used = line.map_or(0, |line| line.used);
         let to_run = ToRun {
+            risk: step.risk,
+            verdict,
             step_id: step.id.clone(),
             breaker: prepared.breaker(&params),
             probe: None,

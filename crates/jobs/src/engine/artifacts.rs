@@ -2,12 +2,10 @@
 //! for as long as the job is. What a gear does to its workspace afterwards changes nothing of them.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 use semel_core::hex::Hex;
 use semel_core::id::JobId;
 use semel_store::StoreError;
@@ -15,8 +13,8 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{Engine, Inner};
-use crate::gear::{Failure, FailureClass};
-use crate::limits::{FOLDERS_MAX, SWEEP_MAX};
+use crate::gear::{Failure, FailureClass, beneath, package};
+use crate::limits::{ARTIFACT_BYTES_MAX, FOLDERS_MAX, SWEEP_MAX};
 use crate::store::{Job, Kept};
 
 /// A file that was kept.
@@ -54,7 +52,11 @@ pub(super) async fn keep(
             Failure::new(FailureClass::GearBug, "invalid_artifact", error.to_string())
         })?;
         let (hash, bytes) = copy(&mut source, &folder).map_err(|error| {
-            Failure::new(FailureClass::ResourceLimit, "artifact_not_kept", error.to_string())
+            let code = match error.kind() {
+                io::ErrorKind::FileTooLarge => "artifact_too_large",
+                _ => "artifact_not_kept",
+            };
+            Failure::new(FailureClass::ResourceLimit, code, error.to_string())
         })?;
         Ok(Artifact { name: path.to_string_lossy().into_owned(), hash, bytes })
     });
@@ -64,17 +66,8 @@ pub(super) async fn keep(
 }
 
 /// One descriptor for the look, the hash and the copy: what was checked is what is kept (trap 61).
-fn open(workspace: &Path, path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let workspace: OwnedFd = rustix::fs::open(workspace, flags, Mode::empty())?;
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    // Without NONBLOCK a named pipe would be waited for.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::openat2(&workspace, path, flags, Mode::empty(), beneath)?);
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a plain file")),
-    }
+fn open(folder: &Path, path: &Path) -> io::Result<File> {
+    beneath::plain_file(&beneath::folder(folder)?, path)
 }
 
 /// A file that was kept, and its length; nothing when there is none here.
@@ -101,14 +94,18 @@ impl Engine {
 }
 
 fn copy(source: &mut File, folder: &Path) -> io::Result<(Hex<32>, u64)> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    beneath::make_private(folder)?;
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|_| io::ErrorKind::Other)?;
     let temporary = folder.join(format!(".{:016x}", u64::from_be_bytes(random)));
     let mut new = std::fs::OpenOptions::new();
     let mut file = new.write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let copied = hashed(source, &mut file).and_then(|(hash, bytes)| {
+    let mut hash = Sha256::new();
+    let copied = beneath::copy(source, &mut file, ARTIFACT_BYTES_MAX, |piece| hash.update(piece));
+    let copied = copied.and_then(|bytes| {
+        let hash: Hex<32> = Hex(hash.finalize().into());
         file.sync_all()?;
+        // What is there under its hash is the same file.
         std::fs::rename(&temporary, folder.join(hash.to_string()))?;
         File::open(folder)?.sync_all()?;
         Ok((hash, bytes))
@@ -118,21 +115,6 @@ fn copy(source: &mut File, folder: &Path) -> io::Result<(Hex<32>, u64)> {
         let _ = std::fs::remove_file(&temporary);
     }
     copied
-}
-
-fn hashed(source: &mut File, into: &mut File) -> io::Result<(Hex<32>, u64)> {
-    let mut hash = Sha256::new();
-    let (mut bytes, mut piece) = (0, vec![0; 64 << 10]);
-    loop {
-        let read = source.read(&mut piece)?;
-        let read = piece.get(..read).unwrap_or_default();
-        if read.is_empty() {
-            return Ok((Hex(hash.finalize().into()), bytes));
-        }
-        hash.update(read);
-        into.write_all(read)?;
-        bytes += u64::try_from(read.len()).unwrap_or(0);
-    }
 }
 
 /// Gives up a workspace in which nothing is left: a folder of its own would cost more than the job.
@@ -170,12 +152,10 @@ pub(super) async fn give_up_ended(inner: &Inner, job: &Job) {
 
 /// Removes the files of a job that is not kept any longer, its workspace among them.
 pub(super) async fn remove(workspaces: &Path, root: JobId) {
-    for folder in [workspaces.join(root.to_string()), folder(workspaces, root)] {
-        if let Err(error) = tokio::fs::remove_dir_all(&folder).await
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(%root, folder = %folder.display(), %error, "a folder was not removed");
-        }
+    let folders = [workspaces.join(root.to_string()), folder(workspaces, root)];
+    let removing = move || folders.iter().for_each(|folder| package::remove(folder));
+    if tokio::task::spawn_blocking(removing).await.is_err() {
+        tracing::warn!(%root, "the files of a job were not removed");
     }
 }
 

@@ -20,6 +20,7 @@ use crate::store::Source;
 /// Whose gear asks.
 pub(super) struct Parent {
     pub(super) id: JobId,
+    pub(super) gear: String,
     pub(super) depth: u32,
     /// What is left of its time: what it asks for does not outlive it.
     pub(super) left: Duration,

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use semel_core::clock::UnixMs;
 use semel_core::id::JobId;
+use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc};
 
 use super::children::{Parent, take_child};
 use super::{Inner, News};
-use crate::gear::{Desk, Ended, Failure, FailureClass, Later, Report, SubJob, SubJobEnded};
+use crate::course::{ToRun, action_name};
+use crate::gear::{Desk, Ended, Failure, FailureClass, Gear, Later, Report, SubJob, SubJobEnded};
 use crate::life::JobStatus;
-use crate::limits::{REPORTS_MAX, SUB_JOB_DEPTH_MAX, SUB_JOB_LOOK};
+use crate::limits::{REPORTS_MAX, SUB_JOB_DEPTH_MAX, SUB_JOB_LOOK, SUB_JOBS_MAX};
 use crate::store::Kept;
 
 /// Reports that may wait to be written.
@@ -120,9 +122,13 @@ pub(super) struct StepDesk {
     depth: u32,
     deadline_at: Option<UnixMs>,
     step_id: String,
+    /// Whose desk it is.
+    gear: Arc<dyn Gear>,
     reports: Reports,
     slot: Arc<Slot>,
     told: AtomicU32,
+    /// Sub-jobs that were asked for.
+    asked: AtomicU32,
     /// Sub-jobs that may have done something, or still may, and that nobody knows the end of.
     in_doubt: AtomicU32,
 }
@@ -131,20 +137,22 @@ impl StepDesk {
     pub(super) fn new(
         inner: &Arc<Inner>,
         kept: &Kept,
-        step_id: &str,
+        to_run: &ToRun,
         reports: Reports,
         slot: Arc<Slot>,
     ) -> Self {
         Self {
             inner: Arc::clone(inner),
             parent: kept.job.id,
-            execution_id: format!("{}:{step_id}", kept.job.root_id),
+            execution_id: format!("{}:{}", kept.job.root_id, to_run.step_id),
             depth: kept.job.depth,
             deadline_at: kept.job.state.deadline_at,
-            step_id: step_id.to_owned(),
+            step_id: to_run.step_id.clone(),
+            gear: Arc::clone(&to_run.prepared.gear),
             reports,
             slot,
             told: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
             in_doubt: AtomicU32::new(0),
         }
     }
@@ -158,6 +166,35 @@ impl StepDesk {
             }
             ended @ (Ended::Done(_) | Ended::Failed(_) | Ended::Uncertain(_)) => ended,
         }
+    }
+
+    /// Whether the gear may ask for this: its manifest says by which actions.
+    fn allow(&self, asked: &Value) -> Result<(), (&'static str, String)> {
+        if self.depth + 1 > SUB_JOB_DEPTH_MAX {
+            let text = "too many jobs are inside each other".to_owned();
+            return Err(("sub_job_too_deep", text));
+        }
+        if self.asked.fetch_add(1, Ordering::Relaxed) >= SUB_JOBS_MAX {
+            let text = format!("an attempt has at most {SUB_JOBS_MAX} sub-jobs");
+            return Err(("too_many_sub_jobs", text));
+        }
+        let grants = self.gear.grants();
+        let name = |step: &Value, field: &str| {
+            step.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let refused = match asked.pointer("/plan/steps").and_then(Value::as_array) {
+            Some(steps) => {
+                let mut wanted =
+                    steps.iter().map(|step| (name(step, "gear"), name(step, "action")));
+                let refused = wanted.find(|(gear, action)| !grants.has_action(gear, action));
+                refused.map(|(gear, action)| action_name(&gear, &action))
+            }
+            None => (!grants.has_all_actions()).then(|| "*".to_owned()),
+        };
+        let Some(action) = refused else { return Ok(()) };
+        let own = &self.gear.manifest().id;
+        let text = format!("{own} declares no {action} in permissions.sub_jobs of its gear.toml");
+        Err(("sub_job_not_allowed", text))
     }
 
     /// What is left of the job's time.
@@ -184,16 +221,18 @@ impl Desk for StepDesk {
             let refuse = |code: &str, message: String| {
                 SubJobEnded::Failed(Failure::new(FailureClass::UserError, code, message))
             };
-            if self.depth + 1 > SUB_JOB_DEPTH_MAX {
-                return refuse(
-                    "sub_job_too_deep",
-                    "too many jobs are inside each other".to_owned(),
-                );
+            if let Err((code, text)) = self.allow(&asked.asked) {
+                return refuse(code, text);
             }
             let key = format!("sub:{}:{}", self.execution_id, asked.number);
             // Subscribed before it is made, so that its end is not missed.
             let news = self.inner.news.subscribe();
-            let parent = Parent { id: self.parent, depth: self.depth, left: self.left() };
+            let parent = Parent {
+                id: self.parent,
+                gear: self.gear.manifest().id.clone(),
+                depth: self.depth,
+                left: self.left(),
+            };
             // Also when this is given up before it is over.
             self.in_doubt.fetch_add(1, Ordering::SeqCst);
             let (ended, is_certain) =

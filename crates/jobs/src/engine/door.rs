@@ -180,6 +180,7 @@ impl Engine {
             fingerprint: Hex([0; 32]),
             dedup: None,
             home: job.state.home,
+            asker: job.asker,
             now: inner.now(),
         };
         submitted(inner, new).await
@@ -263,6 +264,7 @@ pub(super) async fn take(
         fingerprint,
         dedup,
         home: None,
+        asker: parent.map(|parent| parent.gear.clone()),
         now,
     };
     submitted(inner, new).await

@@ -1,12 +1,14 @@
 //! One step, from its dispatch to its end: time limits, the stop, the look at what it gave.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::hex::Hex;
 use semel_core::id::JobId;
 use serde_json::{Map, Value};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::Inner;
 use super::artifacts;
@@ -14,9 +16,10 @@ use super::desk::StepDesk;
 use crate::breaker::Run;
 use crate::course::{self, ToRun};
 use crate::dispatch::ExecutionStatus;
-use crate::gear::{self, Call, Failure, FailureClass, Output, Resolution, Stop};
+use crate::gear::{self, Allowed, Call, Failure, FailureClass, Output, Resolution, Stop, beneath};
 use crate::limits::{DOCUMENT_BYTES_MAX, DOCUMENT_BYTES_WARN, GRACE};
-use crate::store::{Ended, Kept};
+use crate::policy::Judged;
+use crate::store::{Ended, Job, Kept};
 
 /// A step that has ended.
 pub(super) struct Landed {
@@ -39,15 +42,31 @@ pub(super) fn fly(
     let timeout = to_run.timeout.min(left);
     let call = call(inner, kept, &to_run, timeout);
     let mut all = stop.subscribe();
+    let processes = processes_of(inner, kept, &to_run);
     let (inner, kept_id, root) = (Arc::clone(inner), kept.job.id, kept.job.root_id);
     async move {
         let (own, stop) = Stop::channel();
+        let room = tokio::select! {
+            biased;
+            room = room(processes) => room,
+            () = tokio::time::sleep(left) => Err("there was no room for its process in time"),
+            _ = all.wait_for(|stop| *stop) => Err("stopped before it was begun"),
+        };
+        let _room = match room {
+            Ok(room) => room,
+            Err(text) => {
+                let failure = Failure::new(FailureClass::Transient, "stopped", text);
+                let ended = failed(&to_run, &failure, true);
+                let run = to_run.probe.map(|_| Run::Refused);
+                return Landed { to_run, ended, run };
+            }
+        };
         let began = inner.parts.clock.monotonic();
         let execution_id = call.execution_id.clone();
         let workspace = call.workspace.clone();
         let prepared = Arc::clone(&to_run.prepared);
         if prepared.gear.begins_in_workspace()
-            && let Err(error) = tokio::fs::create_dir_all(&workspace).await
+            && let Err(error) = make(workspace).await
         {
             let message = format!("the job has no folder to work in: {error}");
             let failure = Failure::new(FailureClass::ResourceLimit, "no_workspace", message);
@@ -97,6 +116,28 @@ pub(super) fn fly(
     }
 }
 
+/// Where a step has to find room for its process.
+fn processes_of(inner: &Inner, kept: &Kept, to_run: &ToRun) -> Option<Arc<Semaphore>> {
+    let has_process = to_run.prepared.gear.has_process();
+    has_process.then(|| inner.processes(kept.job.depth)).flatten()
+}
+
+/// Waits until another process may be started.
+async fn room(
+    processes: Option<Arc<Semaphore>>,
+) -> Result<Option<OwnedSemaphorePermit>, &'static str> {
+    match processes {
+        None => Ok(None),
+        // It is never closed.
+        Some(processes) => Ok(processes.acquire_owned().await.ok()),
+    }
+}
+
+async fn make(workspace: PathBuf) -> io::Result<()> {
+    let made = tokio::task::spawn_blocking(move || beneath::make_private(&workspace)).await;
+    made.map_err(io::Error::other)?
+}
+
 fn stopped_failure(late: bool) -> Failure {
     if late {
         let message = "the step's time was over; its gear was stopped";
@@ -106,7 +147,7 @@ fn stopped_failure(late: bool) -> Failure {
     }
 }
 
-fn call(inner: &Inner, kept: &Kept, to_run: &ToRun, timeout: Duration) -> Call {
+fn call(inner: &Arc<Inner>, kept: &Kept, to_run: &ToRun, timeout: Duration) -> Call {
     Call {
         execution_id: format!("{}:{}", kept.job.root_id, to_run.step_id),
         attempt: to_run.attempt,
@@ -119,12 +160,36 @@ fn call(inner: &Inner, kept: &Kept, to_run: &ToRun, timeout: Duration) -> Call {
             .iter()
             .find(|line| line.step_id == to_run.step_id)
             .and_then(|line| line.via.clone()),
+        allowed: allowed(inner, &kept.job, to_run),
     }
+}
+
+/// A request may be sent on to wherever the policy says nothing stricter than of the request
+/// itself, which a person has seen if the policy asks for that.
+fn allowed(inner: &Arc<Inner>, job: &Job, to_run: &ToRun) -> Allowed {
+    if !to_run.prepared.gear.is_sent_on() {
+        return Allowed::all();
+    }
+    let (inner, job, to_run) = (Arc::clone(inner), job.clone(), to_run.clone());
+    Allowed::by(move |method, url| {
+        let mut params = to_run.params.clone();
+        params["method"] = method.into();
+        params["url"] = url.into();
+        let judged = Judged {
+            gear: &to_run.prepared.gear.manifest().id,
+            name: &to_run.name,
+            params: &params,
+            risk: to_run.risk,
+            action: &to_run.prepared.action,
+            asker: job.asked_by(),
+        };
+        inner.options.policy.judge(&judged) <= to_run.verdict
+    })
 }
 
 /// Asks a gear what became of an earlier attempt; nothing when nobody can tell.
 pub(super) async fn resolve(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     kept: &Kept,
     to_run: &ToRun,
     left: Duration,
@@ -132,7 +197,10 @@ pub(super) async fn resolve(
 ) -> Option<Ended> {
     let timeout = to_run.timeout.min(left);
     let call = call(inner, kept, to_run, timeout);
-    let resolving = to_run.prepared.gear.resolve(call, stop);
+    let resolving = async {
+        let _room = room(processes_of(inner, kept, to_run)).await;
+        to_run.prepared.gear.resolve(call, stop).await
+    };
     let answer = tokio::time::timeout(timeout, resolving).await;
     match answer.unwrap_or(Resolution::Unknown) {
         Resolution::Done(output) => {

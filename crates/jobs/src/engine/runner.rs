@@ -229,7 +229,7 @@ impl Ride {
         reports: &Reports,
     ) -> impl Future<Output = Landed> + use<> {
         let (slot, reports) = (Arc::clone(&self.slot), reports.clone());
-        let desk = Arc::new(StepDesk::new(inner, &self.kept, &to_run.step_id, reports, slot));
+        let desk = Arc::new(StepDesk::new(inner, &self.kept, &to_run, reports, slot));
         flight::fly(inner, &self.kept, to_run, left, stop, desk)
     }
 

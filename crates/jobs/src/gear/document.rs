@@ -7,10 +7,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::grants::Grants;
 use super::manifest::{Action, Manifest, Recovery, Risk};
 use super::sandbox::Limits;
+use super::schema::Schema;
 use crate::limits::{
-    GEAR_ACTIONS_MAX, GEAR_NAMES_MAX, MANIFEST_BYTES_MAX, STEP_TIMEOUT, STEP_TIMEOUT_MAX,
+    GEAR_ACTIONS_MAX, GEAR_NAMES_MAX, MANIFEST_BYTES_MAX, NAME_BYTES_MAX, STEP_TIMEOUT,
+    STEP_TIMEOUT_MAX,
 };
 
 /// The file's name.
@@ -49,6 +52,8 @@ pub struct Permissions {
     pub secrets: Vec<String>,
     /// Variables of the engine to see.
     pub environment: Vec<String>,
+    /// What it may have done by jobs of its own.
+    pub grants: Grants,
 }
 
 /// Why a manifest is no manifest.
@@ -96,6 +101,8 @@ struct RawPermissions {
     private_network: Vec<String>,
     secrets: Vec<String>,
     environment: Vec<String>,
+    sub_jobs: Vec<String>,
+    publish: Vec<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -105,6 +112,7 @@ struct RawLimits {
     cpu_s: Option<u64>,
     processes: Option<u64>,
     file_mb: Option<u64>,
+    disk_mb: Option<u64>,
     open_files: Option<u64>,
 }
 
@@ -153,7 +161,28 @@ impl Document {
         ask("reach hosts that are not public:", permissions.private_network.join(", "));
         ask("know secrets:", permissions.secrets.join(", "));
         ask("see variables:", permissions.environment.join(", "));
+        let Grants { sub_jobs, publish } = &permissions.grants;
+        let all = |list: &[String], everything: &str| match list.iter().any(|item| item == "*") {
+            true => everything.to_owned(),
+            false => list.join(", "),
+        };
+        ask("have these actions done in your name:", all(sub_jobs, "every action of every gear"));
+        ask("send messages in your name to:", all(publish, "everybody"));
+        asks.push(self.uses());
         asks
+    }
+
+    /// What it may use of the host.
+    fn uses(&self) -> String {
+        let Limits { memory_bytes, cpu_s, processes, file_bytes, disk_bytes, open_files } =
+            &self.limits;
+        let (memory_mb, file_mb, disk_mb) =
+            (memory_bytes >> 20, file_bytes >> 20, disk_bytes >> 20);
+        let kept = if self.warm { ", and stay for the steps of other jobs" } else { "" };
+        format!(
+            "run {processes} processes, each with {memory_mb} MB of memory, {cpu_s} s of processor \
+             and {open_files} open files, and write {disk_mb} MB in files of {file_mb} MB{kept}"
+        )
     }
 
     /// Whether it may reach any host.
@@ -201,7 +230,7 @@ fn action(name: &str, raw: RawAction) -> Result<Action, Invalid> {
     }
     let params = raw.params.unwrap_or_else(|| json!({"type": "object"}));
     for (which, schema) in [("params", Some(&params)), ("result", raw.result.as_ref())] {
-        let checked = schema.map(jsonschema::validator_for);
+        let checked = schema.map(Schema::read);
         if let Some(Err(error)) = checked {
             return Err(invalid(&format!("{which} is no JSON Schema: {error}")));
         }
@@ -239,8 +268,16 @@ pub(crate) fn is_plain(path: &Path) -> bool {
 }
 
 fn permissions(raw: RawPermissions) -> Result<Permissions, Invalid> {
-    let lists =
-        [&raw.read, &raw.write, &raw.network, &raw.private_network, &raw.secrets, &raw.environment];
+    let lists = [
+        &raw.read,
+        &raw.write,
+        &raw.network,
+        &raw.private_network,
+        &raw.secrets,
+        &raw.environment,
+        &raw.sub_jobs,
+        &raw.publish,
+    ];
     if lists.iter().any(|list| list.len() > GEAR_NAMES_MAX) {
         return Err(Invalid(format!("permissions: {GEAR_NAMES_MAX} of a kind at most")));
     }
@@ -261,14 +298,58 @@ fn permissions(raw: RawPermissions) -> Result<Permissions, Invalid> {
             return Err(Invalid(format!("{variable:?}: not a variable that a gear may see")));
         }
     }
+    for pattern in &raw.sub_jobs {
+        let part = |text: &str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            text == "*" || (!text.is_empty() && text.bytes().all(plain))
+        };
+        let named = pattern
+            .split_once('.')
+            .is_some_and(|(gear, action)| gear != "*" && part(gear) && part(action));
+        if pattern.len() > NAME_BYTES_MAX || !(named || pattern == "*") {
+            return Err(Invalid(format!("{pattern:?}: gear.action, gear.* or *")));
+        }
+    }
+    for receiver in &raw.publish {
+        let is_receiver = receiver == "*" || receiver.starts_with(['#', '@']) || is_key(receiver);
+        if !is_receiver || receiver.len() > NAME_BYTES_MAX || receiver.contains(char::is_control) {
+            return Err(Invalid(format!("{receiver:?}: #topic, @name, a member's key or *")));
+        }
+    }
+    let (read, write) = (paths(&raw.read)?, paths(&raw.write)?);
+    apart(&read, &write)?;
     Ok(Permissions {
-        read: raw.read.iter().map(|glob| path_of(glob)).collect::<Result<_, _>>()?,
-        write: raw.write.iter().map(|glob| path_of(glob)).collect::<Result<_, _>>()?,
+        read,
+        write,
         network: raw.network,
         private_network: raw.private_network,
         secrets: raw.secrets,
         environment: raw.environment,
+        grants: Grants { sub_jobs: raw.sub_jobs, publish: raw.publish },
     })
+}
+
+/// The key of a member, in hexadecimal digits.
+fn is_key(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn paths(globs: &[String]) -> Result<Vec<PathBuf>, Invalid> {
+    globs.iter().map(|glob| path_of(glob)).collect()
+}
+
+/// What lies in a folder that the gear may write to is in its hand: it needs no other permission,
+/// and a path in there is whatever the gear makes of it.
+fn apart(read: &[PathBuf], write: &[PathBuf]) -> Result<(), Invalid> {
+    for (at, folder) in write.iter().enumerate() {
+        let others = write.iter().enumerate().filter(|(other, _)| *other != at);
+        let mut others = others.map(|(_, path)| path).chain(read);
+        if let Some(path) = others.find(|path| path.starts_with(folder)) {
+            let (path, folder) = (path.display(), folder.display());
+            return Err(Invalid(format!("{path} lies in {folder}, which it may write to")));
+        }
+    }
+    Ok(())
 }
 
 /// `/folder/**` is the folder and what is in it, `/file` is the file. Other patterns could not be
@@ -294,11 +375,13 @@ fn limits(raw: &RawLimits) -> Result<Limits, Invalid> {
     let usual = Limits::default();
     let memory_mb = usual.memory_bytes >> 20;
     let file_mb = usual.file_bytes >> 20;
+    let disk_mb = usual.disk_bytes >> 20;
     Ok(Limits {
         memory_bytes: within("memory_mb", raw.memory_mb, memory_mb, 1 << 20)? << 20,
         cpu_s: within("cpu_s", raw.cpu_s, usual.cpu_s, 86_400)?,
         processes: within("processes", raw.processes, usual.processes, 4096)?,
         file_bytes: within("file_mb", raw.file_mb, file_mb, 1 << 20)? << 20,
+        disk_bytes: within("disk_mb", raw.disk_mb, disk_mb, 1 << 20)? << 20,
         open_files: within("open_files", raw.open_files, usual.open_files, 65_536)?,
     })
 }

@@ -5,6 +5,7 @@ mod talk;
 mod warm;
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,13 +15,15 @@ use semel_gear::message::ToGear;
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use super::document::{Document, PACKAGE};
+use super::document::{Document, PACKAGE, Permissions};
+use super::grants::Grants;
 use super::manifest::Manifest;
 use super::package::{self, PackageError, Scratch};
 use super::process::{Running, Start};
 use super::proxy::{Allowed, Proxy};
+use super::reach::{Home, Number};
 use super::sandbox::PROXY_PORT;
-use super::secrets::{SecretError, Secrets};
+use super::secrets::Secrets;
 use super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
 use warm::{Living, Starting, Turn, Warm};
 
@@ -33,8 +36,12 @@ const PATH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 /// An installed gear.
 pub struct Installed {
     document: Document,
+    /// As it was read: what runs has to say the same.
+    manifest_text: String,
+    /// Where its package is.
     root: PathBuf,
-    secrets: PathBuf,
+    /// The home of the engine: whose secrets it is given, and whose files it is kept from.
+    home: PathBuf,
     shim: PathBuf,
     environment: Environment,
     warm: Arc<Warm>,
@@ -48,6 +55,8 @@ struct Worker {
     secrets: Vec<Zeroizing<String>>,
     /// Where its files are; a warm one has a folder of its own.
     folder: PathBuf,
+    /// What may be in there.
+    disk_bytes: u64,
     executions: u32,
     was_stopped: bool,
     /// It has not said anything yet.
@@ -66,16 +75,17 @@ impl Installed {
         shim: PathBuf,
         environment: Environment,
     ) -> Result<Self, PackageError> {
-        let document = package::manifest(&package::folder(root).join(id).join("package"))?;
+        let text = package::manifest_text(&package::folder(root).join(id).join("package"))?;
+        let document = Document::parse(&text)?;
         let warm = Arc::new(Warm::default());
-        let (root, secrets) = (root.to_owned(), root.to_owned());
-        Ok(Self { document, root, secrets, shim, environment, warm })
+        let (root, home) = (root.to_owned(), root.to_owned());
+        Ok(Self { document, manifest_text: text, root, home, shim, environment, warm })
     }
 
-    /// The same gear with the secrets of another home.
+    /// The same gear for the engine of another home than its package is in.
     #[must_use]
-    pub(crate) fn with_secrets_of(mut self, root: &Path) -> Self {
-        self.secrets = root.to_owned();
+    pub(crate) fn of_home(mut self, home: &Path) -> Self {
+        self.home = home.to_owned();
         self
     }
 
@@ -93,14 +103,15 @@ impl Installed {
                 Turn::Start(starting) => Some(starting),
             },
         };
-        let (root, id) = (self.root.clone(), self.document.manifest.id.clone());
-        let names = self.document.permissions.secrets.clone();
-        let (is_warm, known) = (self.document.warm, Secrets::of(&self.secrets));
-        let workspace = call.workspace.clone();
-        let prepared = tokio::task::spawn_blocking(move || {
-            let known = known.select(&names);
-            prepare(&root, &id, known, if is_warm { None } else { Some(workspace) })
-        });
+        let preparing = Preparing {
+            root: self.root.clone(),
+            home: self.home.clone(),
+            id: self.document.manifest.id.clone(),
+            manifest_text: self.manifest_text.clone(),
+            permissions: self.document.permissions.clone(),
+            workspace: (!self.document.warm).then(|| call.workspace.clone()),
+        };
+        let prepared = tokio::task::spawn_blocking(move || preparing.prepare());
         let prepared = prepared.await.map_err(|error| bug("panicked", error.to_string()))??;
         let (living, silent) = starting.map(Starting::started).unzip();
         self.start(prepared, living, silent).map_err(|error| {
@@ -114,7 +125,7 @@ impl Installed {
         living: Option<Living>,
         silent: Option<oneshot::Sender<()>>,
     ) -> std::io::Result<Worker> {
-        let Prepared { run, package, folder, secrets, waived } = prepared;
+        let Prepared { run, package, folder, secrets, waived, kept_from } = prepared;
         let mut key = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *key).map_err(|_| std::io::ErrorKind::Other)?;
         let proxy = match self.document.has_network() {
@@ -144,6 +155,7 @@ impl Installed {
             write,
             limits: self.document.limits.clone(),
             proxy: proxy.is_some().then(|| run.0.clone()),
+            kept_from,
             waived,
         })?;
         let key = Key::new(*key);
@@ -153,6 +165,7 @@ impl Installed {
             verifier: Verifier::new(key, Direction::FromGear),
             secrets: secrets.into_values().collect(),
             folder,
+            disk_bytes: self.document.limits.disk_bytes,
             executions: 0,
             was_stopped: false,
             silent,
@@ -241,6 +254,14 @@ impl Gear for Installed {
         &self.document.manifest
     }
 
+    fn has_process(&self) -> bool {
+        true
+    }
+
+    fn grants(&self) -> &Grants {
+        &self.document.permissions.grants
+    }
+
     /// A warm one has a folder of its own.
     fn needs_workspace(&self) -> bool {
         !self.document.warm
@@ -248,7 +269,7 @@ impl Gear for Installed {
 
     fn is_ready(&self) -> bool {
         let names = &self.document.permissions.secrets;
-        names.is_empty() || matches!(Secrets::of(&self.secrets).select(names), Ok(Ok(_)))
+        names.is_empty() || matches!(Secrets::of(&self.home).select(names), Ok(Ok(_)))
     }
 
     fn run<'a>(&'a self, call: Call, desk: Arc<dyn Desk>, stop: Stop) -> Later<'a, Ended> {
@@ -267,47 +288,86 @@ struct Prepared {
     folder: PathBuf,
     secrets: BTreeMap<String, Zeroizing<String>>,
     waived: Vec<String>,
+    kept_from: Vec<Number>,
 }
 
-fn prepare(
-    root: &Path,
-    id: &str,
-    known: Result<Result<BTreeMap<String, Zeroizing<String>>, String>, SecretError>,
+/// What is needed for that.
+struct Preparing {
+    root: PathBuf,
+    home: PathBuf,
+    id: String,
+    manifest_text: String,
+    permissions: Permissions,
+    /// Of the job, unless the process has a folder of its own.
     workspace: Option<PathBuf>,
-) -> Result<Prepared, Failure> {
-    let failed = |error: PackageError| match &error {
+}
+
+impl Preparing {
+    fn prepare(self) -> Result<Prepared, Failure> {
+        let secrets = self.secrets()?;
+        let kept_from = self.kept_from()?;
+        let run = Scratch::new(&run_folder(&self.root), &std::process::id().to_string());
+        let run = run.map_err(not_prepared)?;
+        // Rules are kept by what a path leads to, so links in it are followed first.
+        let place = std::fs::canonicalize(&run.0).map_err(no_workspace)?;
+        let package = place.join("package");
+        let state = package::private_copy(&self.root, &self.id, &package).map_err(not_prepared)?;
+        if package::manifest_text(&package).map_err(not_prepared)? != self.manifest_text {
+            let text = "its manifest was changed since the engine has read it";
+            return Err(bug("package_changed", text));
+        }
+        let folder = match self.workspace {
+            Some(workspace) => std::fs::canonicalize(workspace).map_err(no_workspace)?,
+            None => {
+                let own = place.join("work");
+                let made = std::fs::create_dir(&own);
+                made.map_err(|error| bug("not_started", error.to_string()))?;
+                own
+            }
+        };
+        Ok(Prepared { run, package, folder, secrets, waived: state.waived, kept_from })
+    }
+
+    fn secrets(&self) -> Result<BTreeMap<String, Zeroizing<String>>, Failure> {
+        let user_error = |code, text| Failure::new(FailureClass::UserError, code, text);
+        let known = Secrets::of(&self.home).select(&self.permissions.secrets);
+        let known = known.map_err(|error| user_error("secrets_unreadable", error.to_string()))?;
+        known.map_err(|name| {
+            let text = format!("the secret {name} is not set; to set it: semel secret set {name}");
+            user_error("secret_missing", text)
+        })
+    }
+
+    /// Judges what the manifest declares as it is now: somebody may have moved things since it was
+    /// installed. The process judges once more, by what it has opened.
+    fn kept_from(&self) -> Result<Vec<Number>, Failure> {
+        let home = Home::of(&self.home).map_err(no_workspace)?;
+        home.allow(&self.permissions).map_err(|trespass| {
+            let text = match trespass.source() {
+                None => trespass.to_string(),
+                Some(source) => format!("{trespass}: {source}"),
+            };
+            Failure::new(FailureClass::UserError, "path_refused", text)
+        })?;
+        Ok(home.numbers)
+    }
+}
+
+fn not_prepared(error: PackageError) -> Failure {
+    match &error {
         PackageError::Changed { .. } => bug("package_changed", error.to_string()),
-        PackageError::Manifest(_) | PackageError::Unfit { .. } => {
+        PackageError::Manifest(_) | PackageError::Unfit { .. } | PackageError::Trespass(_) => {
             bug("package_unfit", error.to_string())
         }
         PackageError::Io { source, .. } => {
             let text = format!("{error}: {source}");
             Failure::new(FailureClass::ResourceLimit, "not_started", text)
         }
-    };
-    let known = known.map_err(|error| {
-        Failure::new(FailureClass::UserError, "secrets_unreadable", error.to_string())
-    })?;
-    let secrets = known.map_err(|name| {
-        let text = format!("the secret {name} is not set; to set it: semel secret set {name}");
-        Failure::new(FailureClass::UserError, "secret_missing", text)
-    })?;
-    let run = Scratch::new(&run_folder(root), &std::process::id().to_string()).map_err(failed)?;
-    let package = run.0.join("package");
-    let state = package::private_copy(root, id, &package).map_err(failed)?;
-    let folder = match workspace {
-        Some(workspace) => workspace,
-        None => {
-            let own = run.0.join("work");
-            let made = std::fs::create_dir(&own);
-            made.map_err(|error| bug("not_started", error.to_string()))?;
-            own
-        }
-    };
-    // Rules are kept by what a path leads to, so links in it are followed first.
-    let resolved = std::fs::canonicalize(&folder);
-    let folder = resolved.map_err(|error| bug("no_workspace", error.to_string()))?;
-    Ok(Prepared { run, package, folder, secrets, waived: state.waived })
+    }
+}
+
+fn no_workspace(error: std::io::Error) -> Failure {
+    bug("no_workspace", error.to_string())
 }
 
 /// Where processes have their private copies.

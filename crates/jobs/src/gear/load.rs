@@ -11,7 +11,7 @@ use super::builtin::mesh::{Mesh, MeshPort};
 use super::builtin::notify::Notify;
 use super::builtin::shell::Shell;
 use super::builtin::wait::Wait;
-use super::installed::{Environment, Installed, sweep};
+use super::installed::{Environment, Installed};
 use super::package::{self, PackageError, State};
 use super::registry::{BadSchema, Registry};
 
@@ -78,9 +78,8 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// For the home `root`. What earlier engines have left behind is removed.
+    /// For the home `root`.
     pub fn new(root: &Path, shim: PathBuf, ports: Ports) -> Self {
-        sweep(root);
         Self { root: root.to_owned(), shim, ports, seen: Mutex::default() }
     }
 

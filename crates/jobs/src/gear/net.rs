@@ -8,21 +8,73 @@ use tokio::time::timeout;
 
 use crate::limits::{ADDRESSES_MAX, CONNECT_TIMEOUT};
 
+/// A host in one spelling: a name without the full stop at its end, an address as the network reads
+/// it. `127.1`, `2130706433`, `0x7f.1` and `[::ffff:127.0.0.1]` are one place.
+pub fn canonical(host: &str) -> String {
+    let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
+    let host = host.to_ascii_lowercase();
+    let address = host.parse::<Ipv6Addr>().map(|address| address.to_canonical());
+    let address = address.ok().or_else(|| numbers(&host).map(IpAddr::V4));
+    address.map_or(host, |address| address.to_string())
+}
+
+/// An address as the resolver of the system takes it: one to four numbers, each decimal, octal or
+/// hexadecimal, of which the last one fills what is left.
+fn numbers(host: &str) -> Option<Ipv4Addr> {
+    let parts: Vec<&str> = host.split('.').collect();
+    let (last, first) = parts.split_last().filter(|(_, first)| first.len() <= 3)?;
+    let mut address = 0_u32;
+    for part in first {
+        address = (address << 8) | u32::from(u8::try_from(number(part)?).ok()?);
+    }
+    let left = u32::try_from(4 - first.len()).ok()? * 8;
+    let last = number(last)?;
+    if left < u32::BITS && last >> left != 0 {
+        return None;
+    }
+    let address = if left < u32::BITS { (address << left) | last } else { last };
+    Some(Ipv4Addr::from_bits(address))
+}
+
+fn number(part: &str) -> Option<u32> {
+    let digits = |text: &str, radix| {
+        let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        u32::from_str_radix(text, radix).ok().filter(|_| plain)
+    };
+    match part.strip_prefix("0x") {
+        Some(hex) => digits(hex, 16),
+        None if part.len() > 1 && part.starts_with('0') => digits(part, 8),
+        None => digits(part, 10),
+    }
+}
+
 /// Hosts of which something is known: `host` or `host:port`, as they are written in a request.
 #[derive(Debug, Clone, Default)]
-pub struct Hosts(Vec<String>);
+pub struct Hosts(Vec<(String, Option<u16>)>);
 
 impl Hosts {
     /// These.
     pub fn new(hosts: impl IntoIterator<Item = String>) -> Self {
-        Self(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
+        Self(hosts.into_iter().map(|host| spelled(&host)).collect())
     }
 
-    /// Whether this one is among them. A full stop at the end of a name changes nothing.
+    /// Whether this one is among them, however it is spelled.
     pub fn has(&self, host: &str, port: u16) -> bool {
-        let host = host.trim_end_matches('.').to_ascii_lowercase();
-        let with_port = format!("{host}:{port}");
-        self.0.iter().any(|allowed| *allowed == host || *allowed == with_port)
+        let host = canonical(host);
+        let asked = [(host.clone(), None), (host, Some(port))];
+        self.0.iter().any(|allowed| asked.contains(allowed))
+    }
+}
+
+/// `host`, `host:port`, `[v6]:port` or an address of version 6 alone.
+pub(crate) fn spelled(text: &str) -> (String, Option<u16>) {
+    let port = |text: &str| text.parse::<u16>().ok();
+    match text.rsplit_once(':') {
+        Some((host, digits)) if !host.contains(':') || host.ends_with(']') => match port(digits) {
+            Some(port) => (canonical(host), Some(port)),
+            None => (canonical(text), None),
+        },
+        Some(_) | None => (canonical(text), None),
     }
 }
 
@@ -161,6 +213,42 @@ mod tests {
         ] {
             assert!(!is_public(private.parse().expect("an address")), "{private}");
         }
+    }
+
+    #[test]
+    fn one_place_has_one_spelling() {
+        for local in [
+            "127.0.0.1",
+            "127.0.0.1.",
+            "127.1",
+            "127.0.1",
+            "2130706433",
+            "0x7f.1",
+            "0x7f000001",
+            "017700000001",
+            "[::ffff:127.0.0.1]",
+            "::FFFF:7f00:1",
+        ] {
+            assert_eq!(canonical(local), "127.0.0.1", "{local}");
+        }
+        for (given, one) in [
+            ("Example.COM..", "example.com"),
+            ("[::1]", "::1"),
+            ("1.2.3.4.5", "1.2.3.4.5"),
+            ("256.1.1.1", "256.1.1.1"),
+            ("1.2.3.256", "1.2.3.256"),
+            ("+1", "+1"),
+            ("", ""),
+            ("4294967296", "4294967296"),
+            ("a1", "a1"),
+            ("1.", "0.0.0.1"),
+            ("08", "08"),
+        ] {
+            assert_eq!(canonical(given), one, "{given}");
+        }
+        assert_eq!(spelled("[::1]:80"), ("::1".to_owned(), Some(80)));
+        assert_eq!(spelled("::1"), ("::1".to_owned(), None));
+        assert_eq!(spelled("A.b:80"), ("a.b".to_owned(), Some(80)));
     }
 
     #[tokio::test]

@@ -13,10 +13,13 @@ use rustix::fs::{Mode, OFlags};
 use semel_core::hex::Hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::document::{Document, FILE, Invalid};
+use super::reach::{Home, Trespass};
 use super::sandbox::Ability;
 use super::secrets::durable_write;
+use super::tree;
 use crate::limits::{MANIFEST_BYTES_MAX, PACKAGE_BYTES_MAX, PACKAGE_DEPTH_MAX, PACKAGE_FILES_MAX};
 
 /// What went wrong with a package.
@@ -33,6 +36,9 @@ pub enum PackageError {
         /// Why.
         why: &'static str,
     },
+    /// It wants what no gear may have.
+    #[error(transparent)]
+    Trespass(#[from] Trespass),
     /// It is not what was installed.
     #[error("the package of {id} is not what was installed; install it again")]
     Changed {
@@ -123,28 +129,36 @@ pub fn installed(root: &Path) -> Result<Vec<String>, PackageError> {
 
 /// The manifest in a package's folder.
 pub fn manifest(package: &Path) -> Result<Document, PackageError> {
+    Ok(Document::parse(&manifest_text(package)?)?)
+}
+
+/// The same as it is written.
+pub(crate) fn manifest_text(package: &Path) -> Result<String, PackageError> {
     let path = package.join(FILE);
     let mut bytes = Vec::new();
     let limit = u64::try_from(MANIFEST_BYTES_MAX).unwrap_or(u64::MAX);
     let file = File::open(&path).map_err(io("open", &path))?;
     file.take(limit + 1).read_to_end(&mut bytes).map_err(io("read", &path))?;
     let why = "it is not text";
-    let text = String::from_utf8(bytes).map_err(|_| PackageError::Unfit { path, why })?;
-    Ok(Document::parse(&text)?)
+    String::from_utf8(bytes).map_err(|_| PackageError::Unfit { path, why })
 }
 
-/// Installs a package in place of the one of its name. The document comes from the copy.
+/// Installs a package in place of the one of its name. The document comes from the copy. What it
+/// declares is judged against the `home` of the engine that will run it.
 pub fn install(
     root: &Path,
+    home: &Path,
     source: &Path,
     waived: &[Ability],
 ) -> Result<(Document, State), PackageError> {
     let gears = folder(root);
     make(&gears, 0o700)?;
+    let home = Home::of(home).map_err(io("find", home))?;
     let new = Scratch::new(&gears, ".new")?;
     let package = new.0.join("package");
     let sha256 = copy(source, &package)?;
     let document = manifest(&package)?;
+    home.allow(&document.permissions)?;
     let waived = waived.iter().map(|ability| ability.as_str().to_owned()).collect();
     let state = State { enabled: true, sha256, waived };
     write_state(&new.0, &state)?;
@@ -195,23 +209,19 @@ impl Scratch {
 }
 
 impl Drop for Scratch {
+    /// A gear may have filled it, and then it takes long: other tasks go on meanwhile.
     fn drop(&mut self) {
-        remove(&self.0);
+        match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(|| remove(&self.0)),
+            Ok(_) | Err(_) => remove(&self.0),
+        }
     }
 }
 
-/// Removes a tree of ours, folders that nobody may write to included.
+/// Removes a tree of ours. What cannot be removed is left for the next start.
 pub(crate) fn remove(path: &Path) {
-    let Ok(found) = fs::symlink_metadata(path) else { return };
-    if found.is_dir() {
-        // What cannot be removed is left for the next start.
-        let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
-        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                remove(&entry.path());
-            }
-        }
-        let _ = fs::remove_dir_all(path);
+    if let Err(error) = tree::remove(path) {
+        tracing::warn!(path = %path.display(), %error, "a folder was not removed");
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
+use super::reach::Number;
 use super::sandbox::shim::Stage;
 use super::sandbox::{Ability, COMMAND, Init, Inside, Limits, Outer, frame};
 use crate::limits::{GEAR_QUEUE_MAX, KILL_TIMEOUT, STDERR_BYTES_MAX};
@@ -35,6 +36,8 @@ pub(crate) struct Start<'a> {
     pub(crate) limits: Limits,
     /// The folder of the proxy's socket, when there is a network.
     pub(crate) proxy: Option<PathBuf>,
+    /// What it may not open, whatever else it may: the engine's home and what is above it.
+    pub(crate) kept_from: Vec<Number>,
     pub(crate) waived: Vec<String>,
 }
 
@@ -58,6 +61,7 @@ impl Start<'_> {
                 write: self.write,
                 limits: self.limits,
                 network,
+                kept_from: self.kept_from,
                 waived: self.waived,
             })?,
         ])

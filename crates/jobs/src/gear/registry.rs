@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use jsonschema::Validator;
 use serde_json::Value;
 
+use super::grants::Grants;
 use super::manifest::{Action, Manifest, Recovery};
+use super::schema::Schema;
 use super::{Gear, ORIGIN_UNKNOWN};
 use crate::course::action_name;
 
@@ -17,8 +18,8 @@ pub struct Prepared {
     /// What it says of itself.
     pub action: Arc<Action>,
     name: String,
-    params: Validator,
-    result: Option<Validator>,
+    params: Schema,
+    result: Option<Schema>,
 }
 
 /// Why an action cannot be run.
@@ -61,11 +62,11 @@ impl Registry {
         let mut actions = HashMap::new();
         for (name, action) in &manifest.actions {
             let compile = |which, schema: &Value| {
-                jsonschema::validator_for(schema).map_err(|error| BadSchema {
+                Schema::read(schema).map_err(|detail| BadSchema {
                     gear: manifest.id.clone(),
                     action: name.clone(),
                     which,
-                    detail: error.to_string(),
+                    detail,
                 })
             };
             let params = compile("params", &action.params)?;
@@ -125,6 +126,12 @@ impl Registry {
         }
     }
 
+    /// What the gear of this name may have done by jobs of its own; nothing when it is not here.
+    pub fn grants(&self, gear: &str) -> Option<Grants> {
+        let gears = self.gears.read().unwrap_or_else(PoisonError::into_inner);
+        gears.get(gear).map(|entry| entry.gear.grants().clone())
+    }
+
     /// An action by its names.
     pub fn find(&self, gear: &str, action: &str) -> Result<Arc<Prepared>, Missing> {
         let gears = self.gears.read().unwrap_or_else(PoisonError::into_inner);
@@ -156,20 +163,18 @@ impl Prepared {
         }
     }
 
+    /// How many steps it takes to check these parameters, at the most.
+    pub(crate) fn work(&self, params: &Value) -> usize {
+        self.params.work(params)
+    }
+
     /// What is wrong with these parameters; the first thing only.
     pub fn check_params(&self, params: &Value) -> Result<(), String> {
-        check(&self.params, params)
+        self.params.check(params)
     }
 
     /// What is wrong with this result.
     pub fn check_result(&self, result: &Value) -> Result<(), String> {
-        self.result.as_ref().map_or(Ok(()), |schema| check(schema, result))
-    }
-}
-
-fn check(schema: &Validator, document: &Value) -> Result<(), String> {
-    match schema.validate(document) {
-        Ok(()) => Ok(()),
-        Err(error) => Err(format!("{error} (at {})", error.instance_path())),
+        self.result.as_ref().map_or(Ok(()), |schema| schema.check(result))
     }
 }

@@ -28,6 +28,7 @@ use zeroize::Zeroizing;
 
 use semel_core::status;
 
+use super::reach::Number;
 use crate::limits::FRAME_BYTES_MAX;
 
 status! {
@@ -61,6 +62,8 @@ pub struct Limits {
     pub processes: u64,
     /// Bytes of a file that it writes.
     pub file_bytes: u64,
+    /// Bytes of all files in its folder.
+    pub disk_bytes: u64,
     /// Open files of a process.
     pub open_files: u64,
 }
@@ -73,6 +76,7 @@ impl Default for Limits {
             cpu_s: 300,
             processes: 64,
             file_bytes: 256 << 20,
+            disk_bytes: 1 << 30,
             open_files: 256,
         }
     }
@@ -111,6 +115,8 @@ pub(crate) struct Inside {
     pub(crate) write: Vec<PathBuf>,
     pub(crate) limits: Limits,
     pub(crate) network: bool,
+    /// What it may not open, whatever else it may.
+    pub(crate) kept_from: Vec<Number>,
     /// What the operator does without.
     pub(crate) waived: Vec<String>,
 }

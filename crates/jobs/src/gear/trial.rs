@@ -11,7 +11,7 @@ use super::installed::{Environment, Installed, run_folder};
 use super::package::{self, PackageError, Scratch};
 use super::registry::{Missing, Registry};
 use super::sandbox::Ability;
-use super::{Call, Desk, Ended, Failure, FailureClass, Output, Stop};
+use super::{Allowed, Call, Desk, Ended, Failure, FailureClass, Output, Stop};
 
 /// A gear on trial.
 pub struct Trial {
@@ -22,7 +22,8 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// The package in `source`, with the secrets of the home `root`.
+    /// The package in `source`, with the secrets of the home `root`, which is kept from it as it is
+    /// from every gear.
     pub fn new(
         root: &Path,
         source: &Path,
@@ -31,9 +32,9 @@ impl Trial {
         waived: &[Ability],
     ) -> Result<Self, PackageError> {
         let home = Scratch::new(&run_folder(root), &std::process::id().to_string())?;
-        let (document, _) = package::install(&home.0, source, waived)?;
+        let (document, _) = package::install(&home.0, root, source, waived)?;
         let id = document.manifest.id;
-        let gear = Installed::open(&home.0, &id, shim, environment)?.with_secrets_of(root);
+        let gear = Installed::open(&home.0, &id, shim, environment)?.of_home(root);
         let gear = Arc::new(gear);
         let registry = Registry::default();
         let refused = |why| PackageError::Unfit { path: source.to_owned(), why };
@@ -85,6 +86,7 @@ impl Trial {
             workspace: self.workspace.clone(),
             timeout,
             via: None,
+            allowed: Allowed::all(),
         };
         let (switch, stop) = Stop::channel();
         let mut running = prepared.gear.run(call, desk, stop);

@@ -9,6 +9,7 @@ use semel_core::refusal::Refusal;
 use super::reference::{of_text, texts_of};
 use super::{Plan, Step};
 use crate::gear::registry::{Missing, Registry};
+use crate::limits::SCHEMA_WORK_MAX;
 
 /// Step names are part of ids that travel in headers.
 const ID_CHARS_MAX: usize = 64;
@@ -16,6 +17,7 @@ const ID_CHARS_MAX: usize = 64;
 /// Refuses a plan that cannot be run as it is.
 pub fn check(plan: &Plan, gears: &Registry) -> Result<(), Refusal> {
     let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut work = 0_usize;
     for (number, step) in plan.steps.iter().enumerate() {
         let at = |field: &str| format!("/steps/{number}/{field}");
         if !is_id(&step.id) {
@@ -25,7 +27,7 @@ pub fn check(plan: &Plan, gears: &Registry) -> Result<(), Refusal> {
         if places.insert(&step.id, number).is_some() {
             return Err(invalid(at("id"), "another step has this id"));
         }
-        check_action(step, number, gears)?;
+        check_action(step, number, gears, &mut work)?;
         // The group begins where its first neighbour does: siblings are not earlier steps.
         let group = group_start(plan, number);
         let earlier = |id: &str| places.get(id).is_some_and(|place| *place < group);
@@ -40,7 +42,12 @@ pub fn check(plan: &Plan, gears: &Registry) -> Result<(), Refusal> {
     check_resources(plan)
 }
 
-fn check_action(step: &Step, number: usize, gears: &Registry) -> Result<(), Refusal> {
+fn check_action(
+    step: &Step,
+    number: usize,
+    gears: &Registry,
+    work: &mut usize,
+) -> Result<(), Refusal> {
     let at = |field: &str| format!("/steps/{number}/{field}");
     let prepared = gears.find(&step.gear, &step.action).map_err(|missing| match missing {
         Missing::Gear => {
@@ -59,6 +66,13 @@ fn check_action(step: &Step, number: usize, gears: &Registry) -> Result<(), Refu
     let mut references = Vec::new();
     texts_of(&step.params, &mut references);
     if references.is_empty() {
+        // Each of many steps may take as long as one may.
+        *work = work.saturating_add(prepared.work(&step.params));
+        if *work > SCHEMA_WORK_MAX {
+            let detail = "the parameters of all steps together cannot be checked: that would take \
+                          too many steps";
+            return Err(invalid(at("params"), detail));
+        }
         let checked = prepared.check_params(&step.params);
         checked.map_err(|detail| invalid(at("params"), detail))?;
     }

@@ -33,7 +33,7 @@ fn approve_all() -> Policy {
 #[test]
 fn nothing_lowers_a_floor() {
     let judge = |policy: &Policy, action: &Action, risk: Option<&str>| {
-        policy.judge(&Judged { step: &step(&json!({}), risk), action })
+        policy.judge(&Judged::of(&step(&json!({}), risk), action, Asker::Caller))
     };
     let (all, none) = (approve_all(), Policy::default());
     assert_eq!(judge(&all, &action(Risk::Critical, false), Some("low")), Verdict::Ask);
@@ -69,7 +69,82 @@ fn the_first_rule_that_fits_decides() {
         (json!({"url": "http://good.example.bad/"}), Verdict::Reject),
     ] {
         let (step, action) = (step(&params, None), action(Risk::Low, false));
-        assert_eq!(policy.judge(&Judged { step: &step, action: &action }), verdict, "{params}");
+        assert_eq!(policy.judge(&Judged::of(&step, &action, Asker::Caller)), verdict, "{params}");
+    }
+}
+
+/// What an earlier step gives may be anything, whatever of the parameters it stands for.
+#[test]
+fn what_is_not_known_yet_is_asked_about() {
+    let reject =
+        |rule: Rule| Policy { rules: vec![Rule { verdict: Some(Verdict::Reject), ..rule }] };
+    let host = || Rule { host: Some("bad.example".to_owned()), ..Rule::default() };
+    let method = || Rule { method: Some("POST".to_owned()), ..Rule::default() };
+    let action = action(Risk::Low, false);
+    for params in
+        [json!("$ref:step:a"), json!({"url": "$ref:step:a/url", "method": "$ref:step:a/method"})]
+    {
+        let step = step(&params, None);
+        let judged = Judged::of(&step, &action, Asker::Caller);
+        for rule in [host(), method()] {
+            assert_eq!(reject(rule).judge(&judged), Verdict::Ask, "{params}");
+        }
+        // A request that may become any other is no GET.
+        let get = Rule {
+            method: Some("GET".to_owned()),
+            verdict: Some(Verdict::Approve),
+            ..Rule::default()
+        };
+        let rest = Rule { verdict: Some(Verdict::Reject), ..Rule::default() };
+        assert_eq!(Policy { rules: vec![get, rest] }.judge(&judged), Verdict::Reject);
+    }
+    // An address that cannot be read is not known to be another.
+    let step = step(&json!({"url": "bad.example"}), None);
+    let judged = Judged::of(&step, &action, Asker::Caller);
+    assert_eq!(reject(host()).judge(&judged), Verdict::Ask);
+}
+
+#[test]
+fn a_host_is_the_same_however_it_is_spelled() {
+    let action = action(Risk::Low, false);
+    for (named, urls) in [
+        ("bad.example", &["http://bad.example./", "https://BAD.example..:8080/a"][..]),
+        ("127.0.0.2", &["http://127.2/", "http://2130706434/", "http://[::ffff:127.0.0.2]:80/"]),
+        ("::1", &["http://[0:0:0:0:0:0:0:1]/"]),
+    ] {
+        let rule = Rule {
+            host: Some(named.to_owned()),
+            verdict: Some(Verdict::Reject),
+            ..Rule::default()
+        };
+        let policy = Policy { rules: vec![rule] };
+        for url in urls {
+            let step = step(&json!({"url": url}), None);
+            let judged = Judged::of(&step, &action, Asker::Caller);
+            assert_eq!(policy.judge(&judged), Verdict::Reject, "{url}");
+        }
+    }
+}
+
+#[test]
+fn a_rule_may_be_about_jobs_of_gears() {
+    let rule = |parent: &str| Policy {
+        rules: vec![Rule {
+            parent: Some(parent.to_owned()),
+            verdict: Some(Verdict::Reject),
+            ..Rule::default()
+        }],
+    };
+    let (step, action) = (step(&json!({}), None), action(Risk::Low, false));
+    for (parent, asker, verdict) in [
+        ("one", Asker::Caller, Verdict::Approve),
+        ("one", Asker::Gear("one"), Verdict::Reject),
+        ("one", Asker::Gear("two"), Verdict::Approve),
+        ("*", Asker::Caller, Verdict::Approve),
+        ("*", Asker::Gear("two"), Verdict::Reject),
+    ] {
+        let judged = Judged::of(&step, &action, asker);
+        assert_eq!(rule(parent).judge(&judged), verdict, "{parent} {asker:?}");
     }
 }
 
@@ -82,7 +157,10 @@ fn a_plan_is_judged_by_its_strictest_step_and_one_that_nobody_knows_is_refused()
     ]});
     let plan = Plan::read(&plan).expect("a plan");
     let known = |_: &Step| Some(action(Risk::Low, false));
-    assert_eq!(Policy::default().judge_plan(&plan, known), (Verdict::Ask, vec!["b", "c"]));
-    let (verdict, about) = approve_all().judge_plan(&plan, |_| None::<Action>);
+    assert_eq!(
+        Policy::default().judge_plan(&plan, known, Asker::Caller),
+        (Verdict::Ask, vec!["b", "c"])
+    );
+    let (verdict, about) = approve_all().judge_plan(&plan, |_| None::<Action>, Asker::Caller);
     assert_eq!((verdict, about), (Verdict::Reject, vec!["a", "b", "c"]));
 }

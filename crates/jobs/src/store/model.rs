@@ -14,6 +14,7 @@ use crate::dispatch::ExecutionStatus;
 use crate::gear::FailureClass;
 use crate::life::JobStatus;
 use crate::plan::PlanText;
+use crate::policy::Asker;
 
 /// What is old enough to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +107,8 @@ pub struct NewJob {
     pub dedup: Option<[Hex<32>; 3]>,
     /// The home in which the files are of the job that it repeats.
     pub home: Option<String>,
+    /// The gear that asks for it.
+    pub asker: Option<String>,
     /// The time.
     pub now: UnixMs,
 }
@@ -159,6 +162,7 @@ impl NewJob {
             conversation: self.conversation.clone(),
             request: self.request.clone(),
             carries_plan: self.plan.is_some(),
+            asker: self.asker.clone(),
             key: self.key.clone(),
             created_at: self.now,
             state,
@@ -207,12 +211,21 @@ pub struct Job {
     pub request: Option<String>,
     /// Whether its plan came with it.
     pub carries_plan: bool,
+    /// The gear that asked for it; nothing when a person or a program did.
+    pub asker: Option<String>,
     /// The caller's name for it.
     pub key: Option<String>,
     /// When it came.
     pub created_at: UnixMs,
     /// Everything that changes.
     pub state: JobState,
+}
+
+impl Job {
+    /// Who asked for it.
+    pub fn asked_by(&self) -> Asker<'_> {
+        self.asker.as_deref().map_or(Asker::Caller, Asker::Gear)
+    }
 }
 
 /// Everything of a job that changes.

@@ -119,7 +119,7 @@ async fn a_cancelled_parent_takes_its_sub_jobs_along() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sub_job_is_made_once_the_store_is_back() {
     for fault in [Fault::CutBefore, Fault::CutAfter] {
-        let (proxy, bench) = behind_for(Duration::from_secs(30)).await;
+        let (proxy, bench) = behind_for(Duration::from_secs(120)).await;
         // Its key, and so the transaction that makes it.
         proxy.fail_next("sub:", fault);
         proxy.go_away_at_the_fault();

@@ -3,6 +3,7 @@
 use semel_jobs::engine::{Answer, Asked};
 use semel_jobs::gear::FailureClass;
 use semel_jobs::life::JobStatus;
+use semel_jobs::limits::PROCESSES_AT_ONCE;
 use semel_jobs::plan::PlanText;
 use semel_jobs::view;
 use serde_json::{Value, json};
@@ -27,6 +28,30 @@ async fn a_group_runs_together_and_what_follows_waits_for_all_of_it() {
     let order: Vec<&Value> =
         whole["result"].as_array().expect("results").iter().map(|one| &one["step"]).collect();
     assert_eq!(order, ["a", "z", "after"], "by their names, whatever ended first");
+}
+
+/// Each step of a group could be a process, and a group may have very many steps.
+#[tokio::test]
+async fn processes_of_gears_wait_for_room_and_let_go_of_it() {
+    let bench = Setup { workers: 2, more: vec!["heavy"], ..Setup::default() }.open().await;
+    let all = PROCESSES_AT_ONCE + 6;
+    let heavy = |number: usize| {
+        let mut step = together(&format!("s{number}"), "hold");
+        step["gear"] = json!("heavy");
+        step
+    };
+    let id = bench.submit((0..all).map(heavy).collect()).await;
+    bench.script.until_ran(PROCESSES_AT_ONCE).await;
+    // Others are not kept from anything, and jobs of jobs have room of their own.
+    let mut light = step("light", "sub");
+    light["params"] =
+        json!({"plan": {"steps": [{"id": "deep", "gear": "heavy", "action": "echo"}]}});
+    let light = bench.submit(json!([light])).await;
+    assert_eq!(bench.ended(light).await.job.state.status, JobStatus::Completed);
+    assert_eq!(bench.script.ran().len(), PROCESSES_AT_ONCE + 2);
+    bench.script.gate.send_replace(true);
+    assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Completed);
+    assert_eq!(bench.script.ran().len(), all + 2);
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ mod homes;
 mod idle;
 mod life;
 mod lost;
+mod permits;
 mod planning;
 mod support;
 mod sweep;

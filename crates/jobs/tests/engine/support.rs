@@ -13,6 +13,7 @@ use semel_crypto::keys::KeyPair;
 use semel_jobs::engine::{Asked, Engine, EngineOptions, Parts};
 use semel_jobs::gear::builtin::files::Files;
 use semel_jobs::gear::builtin::http::{Http, HttpSettings};
+use semel_jobs::gear::grants::Grants;
 use semel_jobs::gear::manifest::{Action, Manifest, Recovery, Risk};
 use semel_jobs::gear::net::Hosts;
 use semel_jobs::gear::registry::Registry;
@@ -22,6 +23,7 @@ use semel_jobs::gear::{
 };
 use semel_jobs::life::JobStatus;
 use semel_jobs::planner::{Planner, Validator};
+use semel_jobs::policy::Policy;
 use semel_jobs::store::{Kept, PostgresStore, SqliteStore, Store, postgres, sqlite};
 use semel_registrar::registrar::Registrar;
 use semel_registrar::store as registrar;
@@ -133,6 +135,7 @@ struct TestGear {
     origin: Option<&'static str>,
     /// Found out when it is asked for.
     learned: Mutex<Option<String>>,
+    grants: Grants,
 }
 
 fn action(recovery: Recovery, risk: Risk) -> Action {
@@ -167,6 +170,16 @@ fn bill() -> Action {
 impl Gear for TestGear {
     fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Only that one.
+    fn has_process(&self) -> bool {
+        self.manifest.id == "heavy"
+    }
+
+    /// Whatever it is told to ask for.
+    fn grants(&self) -> &Grants {
+        &self.grants
     }
 
     fn is_ready(&self) -> bool {
@@ -271,6 +284,7 @@ pub(crate) struct Setup {
     pub(crate) more: Vec<&'static str>,
     /// How long the store asks what became of a write.
     pub(crate) patience: Duration,
+    pub(crate) policy: Policy,
 }
 
 impl Default for Setup {
@@ -292,6 +306,7 @@ impl Default for Setup {
             shutdown: PATIENCE,
             more: Vec::new(),
             patience: PATIENCE,
+            policy: Policy::default(),
         }
     }
 }
@@ -317,7 +332,10 @@ fn test_gear(id: &str, script: &Arc<Script>, origin: Option<&'static str>) -> Ar
     ]);
     let manifest = Manifest { id: id.to_owned(), version: "1".to_owned(), actions };
     let learned = Mutex::default();
-    Arc::new(TestGear { manifest, script: Arc::clone(script), origin, learned })
+    // Only the modest one declares what it asks for.
+    let sub_jobs = if id == "modest" { vec!["test.echo".to_owned()] } else { vec!["*".to_owned()] };
+    let grants = Grants { sub_jobs, publish: Vec::new() };
+    Arc::new(TestGear { manifest, script: Arc::clone(script), origin, learned, grants })
 }
 
 /// Servers of a test may be asked.
@@ -388,7 +406,7 @@ impl Setup {
         let mut options = EngineOptions::new(self.worker, folder.path().join("work"));
         (options.workers, options.lease) = (self.workers, self.lease);
         (options.home, options.shutdown) = (self.home.map(str::to_owned), self.shutdown);
-        options.poll = self.poll;
+        (options.poll, options.policy) = (self.poll, self.policy);
         let engine = Engine::open(parts, options).await.expect("an engine");
         let engine = Arc::new(engine);
         engine.work();

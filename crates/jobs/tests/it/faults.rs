@@ -424,6 +424,7 @@ async fn a_sub_job_and_a_repetition_are_made_once() {
             parent_id: Some(id(2)),
             depth: 1,
             source: Source::SubJob,
+            asker: Some("fetcher".to_owned()),
             key: Some("sub:2:fetch".to_owned()),
             ..new_job(number)
         };

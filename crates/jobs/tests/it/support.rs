@@ -172,6 +172,7 @@ pub(crate) fn new_job(number: u128) -> NewJob {
         fingerprint: Hex([1; 32]),
         dedup: None,
         home: None,
+        asker: None,
         now: NOW,
     }
 }

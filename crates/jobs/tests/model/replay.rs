@@ -237,6 +237,7 @@ impl<'a> Replay<'a> {
             fingerprint: Hex([0; 32]),
             dedup: None,
             home: None,
+            asker: None,
             now: NOW,
         }
     }

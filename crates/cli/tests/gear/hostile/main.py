@@ -106,6 +106,84 @@ def network(context):
     return found
 
 
+@worker.action("pairs")
+def pairs(context):
+    """A connected pair needs no path to begin with; may it be sent, or connected, to one?"""
+    path = context.params["socket"]
+
+    def reach(kind):
+        one, other = socket.socketpair(socket.AF_UNIX, kind)
+        try:
+            one.sendto(b"x", path)
+        except OSError:
+            one.connect(path)
+            one.send(b"x")
+
+    def talk():
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        one.send(b"x")
+        other.recv(1)
+
+    return {
+        "a pair of streams": outcome(talk),
+        "from a pair of streams": outcome(lambda: reach(socket.SOCK_STREAM)),
+        "from a pair of datagrams": outcome(lambda: reach(socket.SOCK_DGRAM)),
+    }
+
+
+@worker.action("hidden_memory")
+def hidden_memory(context):
+    return {
+        "memfd_create": call(319, b"hidden", 0),
+        "shmget": call(29, 0, 1 << 20, 0o1600),
+        "msgget": call(68, 0, 0o1600),
+        "semget": call(64, 0, 1, 0o1600),
+        "mq_open": call(240, b"hidden", 0o102, 0o600, 0),
+    }
+
+
+@worker.action("dig")
+def dig(context):
+    """Folders in folders, deeper than any path."""
+    for _ in range(context.params["levels"]):
+        os.mkdir("d")
+        os.chdir("d")
+    return "deep"
+
+
+@worker.action("fill")
+def fill(context):
+    """Many files, each of a size that is allowed."""
+    number = 0
+    while True:
+        number += 1
+        with open(f"file{number}", "wb") as file:
+            for _ in range(7):
+                file.write(b"x" * (1 << 20))
+
+
+swapping = None
+
+
+@worker.action("swap")
+def swap(context):
+    """A folder that is a link to somewhere else half of the time, also while it is looked at."""
+    global swapping
+    if swapping is not None:
+        os.kill(swapping, signal.SIGKILL)
+        os.waitpid(swapping, 0)
+    place = str(time.monotonic_ns())
+    os.makedirs(place + "/real")
+    with open(place + "/real/file", "w") as file:
+        file.write("mine")
+    os.symlink(context.params["outside"], place + "/link")
+    real, link = (place + "/real").encode(), (place + "/link").encode()
+    swapping = os.fork()
+    while swapping == 0:
+        call(316, -100, real, -100, link, 2)
+    return Artifact(place + "/real/file")
+
+
 @worker.action("fetch")
 def fetch(context):
     try:

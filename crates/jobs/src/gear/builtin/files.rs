@@ -10,18 +10,13 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use serde_json::{Value, json};
 
+use super::super::beneath::{self, BENEATH, FOLDER};
 use super::super::manifest::{Manifest, Risk};
 use super::super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
-use crate::limits::{FILES_LISTED_MAX, INLINE_BYTES_MAX};
-
-const BENEATH: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS)
-    .union(ResolveFlags::NO_XDEV);
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+use crate::limits::{ARTIFACT_BYTES_MAX, FILES_LISTED_MAX, INLINE_BYTES_MAX};
 
 /// The gear.
 pub struct Files(Manifest);
@@ -84,6 +79,10 @@ impl Gear for Files {
     }
 }
 
+/// What is there is no plain file, or no folder.
+const WRONG_KINDS: [ErrorKind; 3] =
+    [ErrorKind::IsADirectory, ErrorKind::NotADirectory, ErrorKind::InvalidInput];
+
 /// What went wrong, and with which class.
 struct Trouble(FailureClass, &'static str, String);
 
@@ -94,7 +93,9 @@ impl From<std::io::Error> for Trouble {
             (FailureClass::UserError, "no_such_file")
         } else if [ErrorKind::StorageFull, ErrorKind::QuotaExceeded].contains(&kind) {
             (FailureClass::ResourceLimit, "no_space")
-        } else if [ErrorKind::IsADirectory, ErrorKind::NotADirectory].contains(&kind) {
+        } else if kind == ErrorKind::FileTooLarge {
+            (FailureClass::ResourceLimit, "file_too_large")
+        } else if WRONG_KINDS.contains(&kind) {
             (FailureClass::UserError, "wrong_kind")
         } else if is_border(&error) {
             (FailureClass::UserError, "outside_workspace")
@@ -142,12 +143,7 @@ fn act(call: &Call) -> Ended {
 }
 
 fn read(root: &OwnedFd, path: &str) -> Result<Value, Trouble> {
-    // Without NONBLOCK a named pipe would be waited for.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::openat2(root, path, flags, Mode::empty(), BENEATH)?);
-    if !file.metadata()?.is_file() {
-        return Err(Trouble(FailureClass::UserError, "wrong_kind", "not a plain file".into()));
-    }
+    let file = beneath::plain_file(root, Path::new(path))?;
     let mut bytes = Vec::new();
     let limit = u64::try_from(INLINE_BYTES_MAX).unwrap_or(u64::MAX);
     file.take(limit + 1).read_to_end(&mut bytes)?;
@@ -177,8 +173,8 @@ fn write(workspace: &Path, path: &str, params: &Value) -> Result<Value, Trouble>
         (Some(_), Some(_)) | (None, None) => return Err(invalid("say text or base64")),
     };
     names_of(path)?;
-    std::fs::create_dir_all(workspace)?;
-    let root = rustix::fs::open(workspace, FOLDER, Mode::empty())?;
+    beneath::make_private(workspace)?;
+    let root = beneath::folder(workspace)?;
     put(&root, path, &mut &*bytes)?;
     Ok(json!({"bytes": bytes.len()}))
 }
@@ -190,8 +186,8 @@ pub(in crate::gear) fn keep(
     path: &str,
     content: &mut impl Read,
 ) -> std::io::Result<()> {
-    std::fs::create_dir_all(workspace)?;
-    let root = rustix::fs::open(workspace, FOLDER, Mode::empty())?;
+    beneath::make_private(workspace)?;
+    let root = beneath::folder(workspace)?;
     put(&root, path, content).map_err(|Trouble(_, _, text)| std::io::Error::other(text))
 }
 
@@ -212,7 +208,8 @@ fn put(root: &OwnedFd, path: &str, content: &mut impl Read) -> Result<(), Troubl
     let mode = Mode::from_raw_mode(0o600);
     let file = rustix::fs::openat2(&folder, &temporary, flags, mode, BENEATH)?;
     let mut file = File::from(file);
-    let written = std::io::copy(content, &mut file).and_then(|_| file.sync_all());
+    let written = beneath::copy(content, &mut file, ARTIFACT_BYTES_MAX, |_| {});
+    let written = written.and_then(|_| file.sync_all());
     let renamed = written.map_err(Trouble::from).and_then(|()| {
         rustix::fs::renameat(&folder, &temporary, &folder, &name)?;
         Ok(rustix::fs::fsync(&folder)?)

@@ -25,6 +25,7 @@ use super::super::{
 use super::files;
 use crate::limits::INLINE_BYTES_MAX;
 use exchange::{Answer, Sent};
+pub(crate) use target::host_of;
 use target::{Request, Target};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH"];
@@ -71,7 +72,7 @@ impl Http {
             Ok(request) => request,
             Err(text) => return super::user_error("invalid_request", text),
         };
-        match exchange::follow(request, &self.settings).await {
+        match exchange::follow(request, &self.settings, &call.allowed).await {
             Err((Sent::No, failure)) => Ended::Failed(failure),
             Err((Sent::Perhaps, failure)) => Ended::Uncertain(failure),
             Ok(answer) => judged(answer, call).await,
@@ -93,6 +94,10 @@ impl Gear for Http {
         false
     }
 
+    fn is_sent_on(&self) -> bool {
+        true
+    }
+
     fn recovery(&self, _action: &str, params: &Value) -> Recovery {
         let method = super::text(params, "method").unwrap_or("GET");
         let method = Method::from_bytes(method.as_bytes());
@@ -104,7 +109,7 @@ impl Gear for Http {
 
     fn place(&self, _action: &str, params: &Value) -> Option<String> {
         let target = Target::parse(super::text(params, "url")?).ok()?;
-        Some(target.canonical().authority())
+        Some(target.authority())
     }
 
     fn run<'a>(&'a self, call: Call, _desk: Arc<dyn Desk>, mut stop: Stop) -> Later<'a, Ended> {

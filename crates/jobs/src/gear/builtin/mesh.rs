@@ -49,12 +49,11 @@ impl Mesh {
     }
 
     async fn send(&self, call: &Call) -> Ended {
-        let (to, message) = match call.action.as_str() {
-            "send" => (super::text(&call.params, "to").map(str::to_owned), "message"),
-            "post" => (super::text(&call.params, "topic").map(topic), "message"),
-            other => return super::no_such_action(other),
-        };
-        let (Some(to), Some(message)) = (to, call.params.get(message)) else {
+        if !self.manifest.actions.contains_key(&call.action) {
+            return super::no_such_action(&call.action);
+        }
+        let to = self.receiver(&call.action, &call.params);
+        let (Some(to), Some(message)) = (to, call.params.get("message")) else {
             return super::user_error("no_receiver", "say to whom, and what");
         };
         let Some(port) = &self.port else {
@@ -75,8 +74,13 @@ impl Mesh {
     }
 }
 
+/// A reference stays one until it is known what it stands for.
 fn topic(name: &str) -> String {
-    if name.starts_with('#') { name.to_owned() } else { format!("#{name}") }
+    if name.starts_with('#') || name.starts_with("$ref:") {
+        name.to_owned()
+    } else {
+        format!("#{name}")
+    }
 }
 
 impl Gear for Mesh {
@@ -90,6 +94,13 @@ impl Gear for Mesh {
 
     fn is_ready(&self) -> bool {
         self.port.is_some()
+    }
+
+    fn receiver(&self, action: &str, params: &Value) -> Option<String> {
+        match action {
+            "post" => super::text(params, "topic").map(topic),
+            _ => super::text(params, "to").map(str::to_owned),
+        }
     }
 
     fn learn_origin(&self) -> Later<'_, ()> {

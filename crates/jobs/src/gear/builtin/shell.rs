@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use super::super::installed::clean_environment;
 use super::super::manifest::{Manifest, Recovery, Risk};
 use super::super::process::{Running, Start};
+use super::super::quota;
 use super::super::sandbox::Limits;
 use super::super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
 use crate::limits::{LAST_WORDS_CHARS_MAX, SHELL_OUTPUT_BYTES_MAX, STOP_GRACE, STOP_MESSAGE_GRACE};
@@ -45,6 +46,8 @@ impl Shell {
             write: vec![folder],
             limits: Limits::default(),
             proxy: None,
+            // It has declared nothing but the workspace, which is of the engine's making.
+            kept_from: Vec::new(),
             waived: Vec::new(),
         })
     }
@@ -64,9 +67,14 @@ impl Shell {
             }
         };
         running.close_input();
+        let mut over = None;
         let ended = tokio::select! {
             ended = finish(&mut running) => ended,
             () = stop.stopped() => None,
+            failure = quota::over(call.workspace.clone(), Limits::default().disk_bytes) => {
+                over = Some(failure);
+                None
+            }
         };
         if ended.is_none() {
             running.terminate();
@@ -80,11 +88,10 @@ impl Shell {
         running.kill().await;
         match ended {
             Some((code, output)) => judged(code, &output, &words),
-            None => {
+            None => Ended::Uncertain(over.unwrap_or_else(|| {
                 let class = FailureClass::Transient;
-                let text = "the command was stopped while it ran";
-                Ended::Uncertain(Failure::new(class, "stopped", text))
-            }
+                Failure::new(class, "stopped", "the command was stopped while it ran")
+            })),
         }
     }
 }
@@ -126,6 +133,10 @@ fn judged(code: Option<i32>, output: &[u8], words: &str) -> Ended {
 impl Gear for Shell {
     fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    fn has_process(&self) -> bool {
+        true
     }
 
     fn recovery(&self, _action: &str, _params: &Value) -> Recovery {

@@ -59,7 +59,13 @@ fn a_whole_manifest() {
     assert_eq!(document.permissions.read, expected);
     assert!(document.has_network());
     assert_eq!(document.limits.memory_bytes, 64 << 20);
-    assert_eq!(document.asks_for().len(), 4);
+    assert_eq!(document.asks_for().len(), 5);
+}
+
+#[test]
+fn a_folder_to_read_may_hold_one_to_write() {
+    let lines = "[permissions]\nread = [\"/data/**\", \"/database\"]\nwrite = [\"/data/out/**\"]";
+    assert!(with(lines).is_ok());
 }
 
 #[test]
@@ -76,10 +82,19 @@ fn what_is_refused() {
         "[permissions]\nread = [\"/a/../b\"]",
         "[permissions]\nread = [\"/**\"]",
         "[permissions]\nwrite = [\"/\"]",
+        "[permissions]\nwrite = [\"/data/**\"]\nread = [\"/data/cache/**\"]",
+        "[permissions]\nwrite = [\"/data/**\", \"/data/cache\"]",
+        "[permissions]\nwrite = [\"/data/**\", \"/data/**\"]",
+        "[permissions]\nwrite = [\"/data\"]\nread = [\"/data\"]",
         "[permissions]\nnetwork = [\"http://a/\"]",
         "[permissions]\nnetwork = [\"*\"]",
         "[permissions]\nenvironment = [\"LD_PRELOAD\"]",
         "[permissions]\nsecrets = [\"../x\"]",
+        "[permissions]\nsub_jobs = [\"http\"]",
+        "[permissions]\nsub_jobs = [\"*.request\"]",
+        "[permissions]\nsub_jobs = [\"a.b.c\"]",
+        "[permissions]\npublish = [\"news\"]",
+        "[permissions]\npublish = [\"\"]",
         "[permissions]\nroot = true",
         "[limits]\nmemory_mb = 0",
         "[limits]\nmemory_mb = -1",

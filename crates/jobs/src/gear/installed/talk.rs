@@ -1,11 +1,8 @@
 //! The conversation of one execution, and what its end means.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 use semel_gear::line::Breach;
 use semel_gear::message::{ErrorText, FromGear, ResolvedState, ToGear};
 use serde_json::Value;
@@ -15,7 +12,7 @@ use super::super::builtin::files;
 use super::super::document::is_plain;
 use super::super::{
     Call, Desk, Ended, Failure, FailureClass, Later, Output, Report, Resolution, Stop, SubJob,
-    SubJobEnded,
+    SubJobEnded, beneath, quota,
 };
 use super::{Worker, bug};
 use crate::limits::{
@@ -64,6 +61,7 @@ impl Worker {
         let mut stopping = Stopping::No;
         let mut waiting = Box::pin(sleep(Duration::MAX));
         let mut sub_job: Option<(u32, Later<'_, SubJobEnded>)> = None;
+        let mut over = Box::pin(quota::over(self.folder.clone(), self.disk_bytes));
         let mut lines = 0_u32;
         loop {
             tokio::select! {
@@ -90,6 +88,7 @@ impl Worker {
                         return Talked::Breach(bug("sub_job_too_large", "a sub-job gave too much"));
                     }
                 }
+                failure = &mut over => return Talked::Breach(failure),
                 () = stop.stopped(), if stopping == Stopping::No => {
                     stopping = Stopping::Told;
                     self.was_stopped = true;
@@ -209,9 +208,11 @@ impl Worker {
             return Err(format!("{path:?} is no file of the workspace"));
         }
         let wrong = |error: std::io::Error| format!("{path:?}: {error}");
-        let mut found = plain_file(&self.folder, relative).map_err(wrong)?;
+        let opened = beneath::folder(&self.folder);
+        let mut found =
+            opened.and_then(|folder| beneath::plain_file(&folder, relative)).map_err(wrong)?;
         // A warm one did not need it until now.
-        std::fs::create_dir_all(&call.workspace).map_err(wrong)?;
+        beneath::make_private(&call.workspace).map_err(wrong)?;
         let workspace = std::fs::canonicalize(&call.workspace).map_err(wrong)?;
         if workspace == self.folder {
             return Ok(relative.to_owned());
@@ -250,18 +251,6 @@ fn sub_job_ended(number: u32, ended: SubJobEnded) -> ToGear {
         }
     };
     ToGear::SubJobEnded { number, value, error }
-}
-
-fn plain_file(folder: &Path, path: &Path) -> std::io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder: OwnedFd = rustix::fs::open(folder, flags, Mode::empty())?;
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::openat2(&folder, path, flags, Mode::empty(), beneath)?);
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(std::io::ErrorKind::InvalidInput.into()),
-    }
 }
 
 /// How a process ended that said nothing.

@@ -21,7 +21,8 @@ fn source() -> tempfile::TempDir {
 #[test]
 fn an_installed_package_is_copied_as_it_was() {
     let (home, source) = (tempfile::tempdir().expect("a folder"), source());
-    let (document, state) = install(home.path(), source.path(), &[]).expect("installed");
+    let (document, state) =
+        install(home.path(), home.path(), source.path(), &[]).expect("installed");
     assert_eq!(document.manifest.id, "small");
     assert_eq!(installed(home.path()).expect("a list"), ["small"]);
     check(home.path(), "small").expect("it is what was installed");
@@ -35,7 +36,7 @@ fn an_installed_package_is_copied_as_it_was() {
     assert!(!to.exists());
     // Installing again replaces it, and leaves nothing behind.
     fs::write(source.path().join("lib/part"), "other").expect("a file");
-    let (_, newer) = install(home.path(), source.path(), &[]).expect("installed");
+    let (_, newer) = install(home.path(), home.path(), source.path(), &[]).expect("installed");
     assert_ne!(newer.sha256, state.sha256);
     assert_eq!(fs::read_dir(folder(home.path())).expect("a folder").count(), 1);
 }
@@ -57,7 +58,7 @@ fn every_change_after_the_installation_is_noticed() {
     ];
     for (what, change) in changes {
         let (home, source) = (tempfile::tempdir().expect("a folder"), source());
-        install(home.path(), source.path(), &[]).expect("installed");
+        install(home.path(), home.path(), source.path(), &[]).expect("installed");
         let package = folder(home.path()).join("small/package");
         for path in [package.join("lib"), package.clone(), package.join("lib/part")] {
             fs::set_permissions(&path, Permissions::from_mode(0o700)).expect("opened");
@@ -74,7 +75,7 @@ fn every_change_after_the_installation_is_noticed() {
 fn links_and_too_much_are_no_package() {
     let (home, source) = (tempfile::tempdir().expect("a folder"), source());
     symlink("/etc/passwd", source.path().join("lib/link")).expect("a link");
-    let refused = install(home.path(), source.path(), &[]);
+    let refused = install(home.path(), home.path(), source.path(), &[]);
     assert!(matches!(refused, Err(PackageError::Unfit { .. })), "{refused:?}");
     fs::remove_file(source.path().join("lib/link")).expect("gone");
     let mut deep = source.path().to_owned();
@@ -82,6 +83,26 @@ fn links_and_too_much_are_no_package() {
         deep.push("x");
         fs::create_dir(&deep).expect("a folder");
     }
-    assert!(install(home.path(), source.path(), &[]).is_err());
+    assert!(install(home.path(), home.path(), source.path(), &[]).is_err());
     assert_eq!(fs::read_dir(folder(home.path())).expect("a folder").count(), 0);
+}
+
+#[test]
+fn nobody_is_given_the_engines_own_files() {
+    let (home, source) = (tempfile::tempdir().expect("a folder"), source());
+    let inside = home.path().join("jobs");
+    fs::create_dir(&inside).expect("a folder");
+    let link =
+        source.path().parent().expect("a folder").join(format!("link{}", std::process::id()));
+    symlink(home.path(), &link).expect("a link");
+    for declared in
+        [home.path(), &inside, link.as_path(), Path::new("/tmp/**"), Path::new("/proc/**")]
+    {
+        let more = format!("[permissions]\nread = [{:?}]\n", declared.display().to_string());
+        fs::write(source.path().join(FILE), format!("{MANIFEST}{more}")).expect("a manifest");
+        let refused = install(home.path(), home.path(), source.path(), &[]);
+        assert!(matches!(refused, Err(PackageError::Trespass(_))), "{declared:?}: {refused:?}");
+        assert_eq!(installed(home.path()).expect("a list"), Vec::<String>::new());
+    }
+    fs::remove_file(link).expect("it is there");
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use nix::libc;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -15,12 +15,13 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
+use super::super::reach::{self, Number, Opened};
 use super::Limits;
 
 type Failed = Box<dyn std::error::Error>;
 
 /// What programs need of the system, to read and to run.
-const SYSTEM: [&str; 12] = [
+const SYSTEM: [&str; 17] = [
     "/usr",
     "/lib",
     "/lib32",
@@ -30,8 +31,14 @@ const SYSTEM: [&str; 12] = [
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
-    "/etc/ssl",
-    "/etc/pki/tls",
+    // Not all of `/etc/ssl` and `/etc/pki/tls`: an engine of root could read the host's keys there.
+    "/etc/ssl/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/pki/ca-trust/extracted",
     "/etc/localtime",
 ];
 
@@ -96,8 +103,38 @@ pub(super) fn drop_capabilities() -> Result<(), Failed> {
     Ok(())
 }
 
+/// What was opened for a gear, before it shuts itself in.
+#[derive(Default)]
+pub(super) struct Grounds {
+    read: Vec<Opened>,
+    write: Vec<Opened>,
+}
+
+impl Grounds {
+    /// Opens what it may read and write. A path that leads through a link, and one of the engine's
+    /// own folders under whatever name, is none of it.
+    pub(super) fn open(
+        read: &[PathBuf],
+        write: &[PathBuf],
+        kept_from: &[Number],
+    ) -> Result<Self, Failed> {
+        let open = |path: &PathBuf| -> Result<Opened, Failed> {
+            let opened = reach::open(path);
+            let opened = opened.map_err(|error| format!("{}: {error}", path.display()))?;
+            match kept_from.contains(&opened.number) {
+                true => Err(format!("{} is kept from every gear", path.display()).into()),
+                false => Ok(opened),
+            }
+        };
+        Ok(Self {
+            read: read.iter().map(open).collect::<Result<_, _>>()?,
+            write: write.iter().map(open).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
 /// Files: Landlock. The rights that ABI 3 knows are demanded, newer ones are taken where they are.
-pub(super) fn restrict_files(read: &[PathBuf], write: &[PathBuf]) -> Result<(), Failed> {
+pub(super) fn restrict_files(grounds: Grounds) -> Result<(), Failed> {
     let all = AccessFs::from_all(ABI::V5);
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -112,24 +149,24 @@ pub(super) fn restrict_files(read: &[PathBuf], write: &[PathBuf]) -> Result<(), 
     let change = change & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock);
     let system = SYSTEM.iter().map(|path| (Path::new(path), look));
     let devices = DEVICES.iter().map(|path| (Path::new(path), devices));
-    // What the system does not have is not needed; what was declared has to be there.
-    for (path, access) in system.chain(devices).filter(|(path, _)| path.exists()) {
-        rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, fitting(path, access)))?;
-    }
-    let read = read.iter().map(|path| (path, look));
-    for (path, access) in read.chain(write.iter().map(|path| (path, change))) {
-        let access = fitting(path, access);
-        rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, access))?;
+    let system = system.chain(devices).filter_map(|(path, access)| {
+        // What the system does not have is not needed; what was declared has to be there.
+        reach::open_of_system(path).ok().map(|opened| (opened, access))
+    });
+    let read = grounds.read.into_iter().map(|opened| (opened, look));
+    let write = grounds.write.into_iter().map(|opened| (opened, change));
+    for (opened, access) in system.chain(read).chain(write) {
+        // A rule for a file may not speak of folders.
+        let access = match opened.is_folder {
+            true => access,
+            false => access & AccessFs::from_file(ABI::V5),
+        };
+        rules = rules.add_rule(PathBeneath::new(opened.file, access))?;
     }
     match rules.restrict_self()?.ruleset {
         RulesetStatus::NotEnforced => Err("Landlock is not enforced".into()),
         RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => Ok(()),
     }
-}
-
-/// A rule for a file may not speak of folders.
-fn fitting(path: &Path, access: BitFlags<AccessFs>) -> BitFlags<AccessFs> {
-    if path.is_dir() { access } else { access & AccessFs::from_file(ABI::V5) }
 }
 
 /// Calls that lead around the rest, or that Landlock does not see. `chmod` and its kind are among
@@ -149,6 +186,9 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_io_uring_register, libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key,
     libc::SYS_fanotify_init, libc::SYS_quotactl, libc::SYS_syslog, libc::SYS_acct,
     libc::SYS_memfd_secret, libc::SYS_personality,
+    // Memory that is counted for no process.
+    libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_msgget,
+    libc::SYS_semget, libc::SYS_mq_open,
     // The machine.
     libc::SYS_reboot, libc::SYS_swapon, libc::SYS_swapoff, libc::SYS_sethostname,
     libc::SYS_setdomainname, libc::SYS_init_module, libc::SYS_finit_module,
@@ -191,6 +231,9 @@ pub(super) fn restrict_calls(network: bool) -> Result<(), Failed> {
     for call in [libc::SYS_socket, libc::SYS_socket | X32] {
         rules.insert(call, sockets(network)?);
     }
+    for call in [libc::SYS_socketpair, libc::SYS_socketpair | X32] {
+        rules.insert(call, datagrams()?);
+    }
     let namespaces = libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
         | libc::CLONE_NEWUTS
@@ -231,6 +274,16 @@ fn sockets(network: bool) -> Result<Vec<SeccompRule>, Failed> {
         rules.push(SeccompRule::new(vec![kind])?);
     }
     Ok(rules)
+}
+
+/// A pair of datagram sockets can be sent to any socket of this host by its path; of a pair of
+/// streams each is connected to the other for good.
+fn datagrams() -> Result<Vec<SeccompRule>, Failed> {
+    let streams =
+        [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(|kind| u64::from(kind.cast_unsigned()));
+    let others = (0..16_u64).filter(|kind| !streams.contains(kind));
+    let kind = |kind| Ok(SeccompRule::new(vec![argument(1, SeccompCmpOp::MaskedEq(0xf), kind)?])?);
+    others.map(kind).collect()
 }
 
 fn argument(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Failed> {

@@ -27,7 +27,7 @@ pub fn here() -> Value {
     let counted = !is_root || by_namespace;
     let count = if counted { Ok(()) } else { Err("root is not counted on this host".into()) };
     let calls = confine::drop_capabilities();
-    let files = calls.and_then(|()| confine::restrict_files(&[], &[]));
+    let files = calls.and_then(|()| confine::restrict_files(confine::Grounds::default()));
     let calls = confine::restrict_calls(false);
     let mut found = Map::new();
     for (ability, able) in [

@@ -271,7 +271,8 @@ fn inside(key: &mut Option<String>) -> Result<Never, Failed> {
     std::env::set_current_dir(&frame.folder)?;
     confine::set_limits(&frame.limits)?;
     confine::drop_capabilities()?;
-    must(Ability::Files, confine::restrict_files(&frame.read, &frame.write))?;
+    let grounds = confine::Grounds::open(&frame.read, &frame.write, &frame.kept_from)?;
+    must(Ability::Files, confine::restrict_files(grounds))?;
     must(Ability::SystemCalls, confine::restrict_calls(frame.network))?;
     Err(command.exec().into())
 }

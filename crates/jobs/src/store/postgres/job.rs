@@ -14,7 +14,8 @@ statements! {
                carries_plan, key, answer::text, plan::text, plan_no, status, step_index,
                revision_count, replan_count, fence, worker, deaths, ready, due_at, held_by,
                budget_ms, deadline_at, question::text, expires_at, error::text, failure_class,
-               failed_action, entries, started_at, completed_at, created_at, home
+               failed_action, entries, started_at, completed_at, created_at, home,
+               asker
           FROM jobs.job
          WHERE id = $1";
 
@@ -24,7 +25,8 @@ statements! {
                carries_plan, key, answer::text, plan::text, plan_no, status, step_index,
                revision_count, replan_count, fence, worker, deaths, ready, due_at, held_by,
                budget_ms, deadline_at, question::text, expires_at, error::text, failure_class,
-               failed_action, entries, started_at, completed_at, created_at, home
+               failed_action, entries, started_at, completed_at, created_at, home,
+               asker
           FROM jobs.job
          WHERE id = $1
            FOR UPDATE";
@@ -34,7 +36,8 @@ statements! {
                carries_plan, key, answer::text, plan::text, plan_no, status, step_index,
                revision_count, replan_count, fence, worker, deaths, ready, due_at, held_by,
                budget_ms, deadline_at, question::text, expires_at, error::text, failure_class,
-               failed_action, entries, started_at, completed_at, created_at, home
+               failed_action, entries, started_at, completed_at, created_at, home,
+               asker
           FROM jobs.job
          WHERE no = ANY ($1::bigint[])
          ORDER BY no DESC";

@@ -178,7 +178,7 @@ const BEGUN: &str = "
     ARRAY[1], ARRAY[NULL]::bigint[], ARRAY[NULL], 10,
     ARRAY[ID(30001)], ARRAY['s'], ARRAY[1], ARRAY['g'], ARRAY['a'],
     ARRAY[decode(md5('7') || md5('8'), 'hex')], ARRAY[1], ARRAY[1], ARRAY['v'],
-    ARRAY[ID(30001)], ARRAY[2], ARRAY[1], ARRAY['[]'], ARRAY[1]";
+    ARRAY[ID(30001)], ARRAY[2], ARRAY[1], ARRAY['[]'], ARRAY[1], ARRAY[NULL]::text[]";
 
 /// What the usual arguments of their types would not do.
 const ARGUMENTS: &[(&str, &str)] = &[
@@ -195,7 +195,7 @@ const ARGUMENTS: &[(&str, &str)] = &[
         "ARRAY[ID(30001)], ARRAY[ID(30001)], ARRAY[NULL]::uuid[], ARRAY[ID(7)], ARRAY[1],
          ARRAY['api'], ARRAY[1], ARRAY['one'], ARRAY['r'], ARRAY['new'],
          ARRAY[decode(md5('7') || md5('8'), 'hex')], ARRAY[decode(md5('x') || md5('y'), 'hex')],
-         ARRAY[1], ARRAY['{}'], ARRAY[FALSE], ARRAY[1], ARRAY['home 1']",
+         ARRAY[1], ARRAY['{}'], ARRAY[FALSE], ARRAY[1], ARRAY['home 1'], ARRAY[NULL]::text[]",
     ),
     ("submit BEGIN", BEGUN),
     (

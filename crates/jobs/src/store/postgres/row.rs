@@ -83,6 +83,7 @@ pub(super) fn job(row: &Row) -> Result<Job, StoreError> {
         request: row.try_get(9)?,
         carries_plan: row.try_get(10)?,
         key: row.try_get(11)?,
+        asker: row.try_get(37)?,
         created_at: UnixMs(row.try_get(35)?),
         state,
     })

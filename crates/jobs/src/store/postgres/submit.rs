@@ -81,20 +81,20 @@ statements! {
         INSERT INTO jobs.job (id, root_id, retry_of, parent_id, depth, source, priority,
                               conversation, request, carries_plan, key, fingerprint,
                               dedup_hash, created_at, plan, plan_no, status, ready, budget_ms,
-                              entries, home)
+                              entries, home, asker)
         SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
                new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
                new.fingerprint, new.dedup_hash, new.created_at, new.plan::json,
                CASE WHEN new.plan IS NULL THEN 0 ELSE 1 END, 'pending', new.ready,
-               new.budget_ms, 1, new.home
+               new.budget_ms, 1, new.home, new.asker
           FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
                       $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
                       $11::bytea[], $12::bytea[], $13::bigint[], $14::text[], $15::boolean[],
-                      $16::bigint[], $17::text[])
+                      $16::bigint[], $17::text[], $18::text[])
                WITH ORDINALITY
                AS new (id, root_id, retry_of, parent_id, depth, source, priority, conversation,
                        request, key, fingerprint, dedup_hash, created_at, plan, ready,
-                       budget_ms, home, number)
+                       budget_ms, home, asker, number)
          ORDER BY new.number";
 
     /// Taken in and begun; no rows when more others wait than have room beside these.
@@ -106,7 +106,7 @@ statements! {
                                   revision_count, replan_count, fence, worker, deaths, ready,
                                   due_at, held_by, budget_ms, deadline_at, question, expires_at,
                                   answer, error, failure_class, failed_action, entries,
-                                  started_at, completed_at, home)
+                                  started_at, completed_at, home, asker)
             SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
                    new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
                    new.fingerprint, new.dedup_hash, new.created_at, new.plan::json, new.plan_no,
@@ -114,7 +114,8 @@ statements! {
                    new.worker, new.deaths, new.ready, new.due_at - new.created_at + jobs.now_ms(),
                    new.held_by, new.budget_ms, new.deadline_at, new.question::json,
                    new.expires_at, new.answer::json, new.error::json, new.failure_class,
-                   new.failed_action, new.entries, new.started_at, new.completed_at, new.home
+                   new.failed_action, new.entries, new.started_at, new.completed_at, new.home,
+                   new.asker
               FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
                           $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
                           $11::bytea[], $12::bytea[], $13::bigint[], $14::text[],
@@ -123,14 +124,14 @@ statements! {
                           $23::boolean[], $24::bigint[], $25::text[], $26::bigint[],
                           $27::bigint[], $28::text[], $29::bigint[], $30::text[], $31::text[],
                           $32::text[], $33::text[], $34::bigint[], $35::bigint[],
-                          $36::bigint[], $37::text[])
+                          $36::bigint[], $37::text[], $53::text[])
                    WITH ORDINALITY
                    AS new (id, root_id, retry_of, parent_id, depth, source, priority,
                            conversation, request, key, fingerprint, dedup_hash, created_at, plan,
                            plan_no, status, step_index, revision_count, replan_count, fence,
                            worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
                            question, expires_at, answer, error, failure_class, failed_action,
-                           entries, started_at, completed_at, home, number)
+                           entries, started_at, completed_at, home, asker, number)
              -- Of the others those that whoever begins these could go on with.
              WHERE (SELECT count(*)
                       FROM (SELECT '' AS home UNION SELECT * FROM unnest($37::text[])) AS place
@@ -205,8 +206,9 @@ impl PostgresStore {
         let (moves, lines) = (Moves::of(&firsts), Added::of(&firsts));
         let (starts, _) = Starts::of(&firsts);
         let room = batch.iter().map(|beginning| beginning.room).min().unwrap_or(0);
-        let by: [&[&(dyn ToSql + Sync)]; 5] =
-            [&new.names(), &moves.state(), &[&room], &starts.of_new_jobs(), &lines.of_new_jobs()];
+        let (starts, lines) = (starts.of_new_jobs(), lines.of_new_jobs());
+        let by: [&[&(dyn ToSql + Sync)]; 6] =
+            [&new.names(), &moves.state(), &[&room], &starts, &lines, &[&new.askers]];
         let rows = self.postgres().write(BEGIN, &by.concat()).await?;
         if rows.is_empty() {
             return Ok(batch.iter().map(|_| Began::BehindOthers).collect());
@@ -524,6 +526,7 @@ struct NewRows<'a> {
     ready: Vec<bool>,
     budgets: Vec<i64>,
     homes: Vec<Option<&'a str>>,
+    askers: Vec<Option<&'a str>>,
 }
 
 impl<'a> NewRows<'a> {
@@ -545,6 +548,7 @@ impl<'a> NewRows<'a> {
         self.ready.push(ready);
         self.budgets.push(job.budget_ms);
         self.homes.push(job.home.as_deref());
+        self.askers.push(job.asker.as_deref());
     }
 
     /// What never changes, and the plan.
@@ -558,7 +562,8 @@ impl<'a> NewRows<'a> {
     }
 
     fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let others: [&(dyn ToSql + Sync); 3] = [&self.ready, &self.budgets, &self.homes];
+        let others: [&(dyn ToSql + Sync); 4] =
+            [&self.ready, &self.budgets, &self.homes, &self.askers];
         [self.names().as_slice(), &others].concat()
     }
 }

@@ -82,6 +82,7 @@ pub(super) fn job(row: &Row<'_>) -> Result<Job, StoreError> {
         request: row.get(9)?,
         carries_plan: row.get(10)?,
         key: row.get(11)?,
+        asker: row.get(37)?,
         created_at: UnixMs(row.get(35)?),
         state,
     })

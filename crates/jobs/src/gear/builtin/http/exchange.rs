@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::super::super::net::{Unreachable, dial};
-use super::super::super::{Failure, FailureClass};
+use super::super::super::{Allowed, Failure, FailureClass};
 use super::HttpSettings;
 use super::target::{Request, Target};
 use crate::limits::{
@@ -44,10 +44,11 @@ type Failed = (Sent, Failure);
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Sends a request to where its redirects lead.
+/// Sends a request to where its redirects lead, if the policy lets it.
 pub(super) async fn follow(
     mut request: Request,
     settings: &HttpSettings,
+    allowed: &Allowed,
 ) -> Result<Answer, Failed> {
     let keyed = request.target.is_among(&settings.keyed_hosts);
     let mut sent = Sent::No;
@@ -58,7 +59,9 @@ pub(super) async fn follow(
         let status = answer.status.as_u16();
         let next = match request.redirected(status, location) {
             None => return Ok(Answer { before: sent, ..answer }),
-            Some(next) => next.and_then(|next| next.keeps_its_word(keyed, settings)),
+            Some(next) => next
+                .and_then(|next| next.keeps_its_word(keyed, settings))
+                .and_then(|next| next.is_allowed(allowed)),
         };
         // Who sends it on as it is has not done it; who answers with a place to look may have.
         if !request.method.is_safe() && !matches!(status, 307 | 308) {
@@ -72,6 +75,14 @@ pub(super) async fn follow(
 }
 
 impl Request {
+    /// A rule on where requests go holds for where they are sent on to (trap 63).
+    fn is_allowed(self, allowed: &Allowed) -> Result<Self, String> {
+        match allowed.has(self.method.as_str(), &self.target.url()) {
+            true => Ok(self),
+            false => Err(format!("the policy allows no {} to {}", self.method, self.target.host)),
+        }
+    }
+
     /// A request that may be repeated because its host keeps the key does not go to one of which
     /// nobody knows that.
     fn keeps_its_word(self, keyed: bool, settings: &HttpSettings) -> Result<Self, String> {

@@ -2,21 +2,26 @@
 
 use hyper::body::Bytes;
 use hyper::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST,
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST,
     HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
     USER_AGENT,
 };
 use hyper::{Method, Uri};
 use serde_json::Value;
 
-use super::super::super::net::Hosts;
+use super::super::super::net::{Hosts, canonical};
 
 /// Headers that are ours to say.
 const OURS: [HeaderName; 7] =
     [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION, UPGRADE, TE, PROXY_AUTHORIZATION];
 
-/// What a server may know only when the request was written for it.
-const PRIVATE: [HeaderName; 2] = [AUTHORIZATION, COOKIE];
+/// What a server may know for which the request was not written. Every other header may hold what
+/// is meant for the first one alone.
+const HARMLESS: [HeaderName; 5] =
+    [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_TYPE, USER_AGENT];
+
+/// Ours, and nobody's secret: it tells a host that does the request again that it does.
+const KEY: &str = "idempotency-key";
 
 /// A request.
 #[derive(Debug, Clone)]
@@ -53,7 +58,7 @@ impl Target {
         let path_and_query = uri.path_and_query().map_or("/", |path| path.as_str());
         Ok(Self {
             secure,
-            host: authority.host().to_ascii_lowercase(),
+            host: bracketed(canonical(authority.host())),
             port: authority.port_u16().unwrap_or(if secure { 443 } else { 80 }),
             path_and_query: path_and_query.to_owned(),
         })
@@ -66,10 +71,10 @@ impl Target {
         }
     }
 
-    /// The same place in one spelling.
-    pub(super) fn canonical(mut self) -> Self {
-        self.host.truncate(self.host.trim_end_matches('.').len());
-        self
+    /// The whole address.
+    pub(super) fn url(&self) -> String {
+        let scheme = if self.secure { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.authority(), self.path_and_query)
     }
 
     /// Where a `Location` of this target leads.
@@ -103,6 +108,16 @@ impl Target {
     }
 }
 
+/// The host of an address, in one spelling; nothing when no request could be sent there.
+pub(crate) fn host_of(url: &str) -> Option<String> {
+    Target::parse(url).ok().map(|target| canonical(&target.host))
+}
+
+/// As it stands in an address.
+fn bracketed(host: String) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host }
+}
+
 impl Request {
     pub(super) fn read(params: &Value, execution_id: &str) -> Result<Self, String> {
         let method = params.get("method").and_then(Value::as_str).unwrap_or("GET");
@@ -124,7 +139,7 @@ impl Request {
         {
             let header = HeaderName::from_bytes(name.as_bytes());
             let header = header.map_err(|_| format!("{name:?} is no header"))?;
-            if OURS.contains(&header) || header == "idempotency-key" {
+            if OURS.contains(&header) || header == KEY {
                 return Err(format!("the header {header} is not yours to set"));
             }
             let value = value.as_str().unwrap_or_default();
@@ -132,7 +147,7 @@ impl Request {
             headers.insert(&header, value.map_err(|_| format!("{header} has a wrong value"))?);
         }
         let key = HeaderValue::from_str(execution_id).map_err(|error| error.to_string())?;
-        headers.insert("idempotency-key", key);
+        headers.insert(KEY, key);
         Ok(Self { method, target, headers, body })
     }
 
@@ -152,9 +167,11 @@ impl Request {
         }
         let mut next = self.clone();
         if !next.target.is_same_origin(&target) {
-            for name in PRIVATE {
-                next.headers.remove(name);
-            }
+            let headers = next.headers.into_iter().filter_map(|(name, value)| {
+                let name = name.filter(|name| HARMLESS.contains(name) || name == KEY)?;
+                Some((name, value))
+            });
+            next.headers = headers.collect();
         }
         next.target = target;
         let keeps =

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::super::super::{Output, Report, SubJob, SubJobEnded};
+use super::super::super::{Allowed, Output, Report, SubJob, SubJobEnded};
 use super::*;
 
 struct Nobody;
@@ -70,6 +70,16 @@ async fn run(settings: HttpSettings, params: Value) -> Ended {
 }
 
 async fn run_step(settings: HttpSettings, step: &str, params: Value, workspace: &Path) -> Ended {
+    run_allowed(settings, step, params, workspace, Allowed::all()).await
+}
+
+async fn run_allowed(
+    settings: HttpSettings,
+    step: &str,
+    params: Value,
+    workspace: &Path,
+    allowed: Allowed,
+) -> Ended {
     let call = Call {
         execution_id: format!("job:{step}"),
         attempt: 1,
@@ -78,6 +88,7 @@ async fn run_step(settings: HttpSettings, step: &str, params: Value, workspace: 
         workspace: workspace.to_owned(),
         timeout: Duration::from_secs(10),
         via: None,
+        allowed,
     };
     let (_switch, stop) = Stop::channel();
     Http::new(settings).run(call, Arc::new(Nobody), stop).await
@@ -217,6 +228,56 @@ async fn redirects_are_followed_so_often_and_no_more() {
     let ended = request(json!({"url": format!("http://127.0.0.1:{port}/")})).await;
     let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
     assert_eq!(failure.code, "too_many_redirects");
+}
+
+/// A rule on where requests go is of no use if any server can send them on.
+#[tokio::test]
+async fn a_redirect_leads_only_where_the_policy_lets_it() {
+    let (other, serving) = server(vec![answer("200 OK", "", "there")]).await;
+    let there = format!("http://localhost:{other}/secret");
+    for (status, method) in [("302 Found", "GET"), ("307 Temporary Redirect", "POST")] {
+        let location = format!("location: {there}\r\n");
+        let (port, first) = server(vec![answer(status, &location, "")]).await;
+        let settings = HttpSettings {
+            private_hosts: Hosts::new(["127.0.0.1".to_owned(), "localhost".to_owned()]),
+            ..HttpSettings::default()
+        };
+        let asked = there.clone();
+        let allowed = Allowed::by(move |with, url| (with, url) != (method, &asked));
+        let folder = tempfile::tempdir().expect("a folder");
+        let params = json!({"method": method, "url": format!("http://127.0.0.1:{port}/")});
+        let ended = run_allowed(settings, "step", params, folder.path(), allowed).await;
+        let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+        assert_eq!(
+            (failure.code.as_str(), first.await.expect("served").len()),
+            ("bad_redirect", 1)
+        );
+    }
+    assert!(!serving.is_finished(), "somebody was sent there");
+}
+
+#[tokio::test]
+async fn what_a_plan_says_to_one_server_no_other_hears() {
+    let (other, serving) = server(vec![answer("200 OK", "", "there")]).await;
+    let location = format!("location: http://localhost:{other}/\r\n");
+    let (port, first) = server(vec![answer("307 Temporary Redirect", &location, "")]).await;
+    let settings = HttpSettings {
+        private_hosts: Hosts::new(["127.0.0.1".to_owned(), "localhost".to_owned()]),
+        ..HttpSettings::default()
+    };
+    let params = json!({"method": "PUT", "url": format!("http://127.0.0.1:{port}/"), "body": {},
+        "headers": {"X-Api-Key": "s3cret", "Authorization": "s3cret", "Cookie": "a=s3cret",
+            "Accept": "text/plain"}});
+    let ended = run(settings, params).await;
+    assert!(matches!(ended, Ended::Done(_)), "{ended:?}");
+    assert_eq!(first.await.expect("served")[0].matches("s3cret").count(), 3);
+    let sent_on = serving.await.expect("served")[0].to_ascii_lowercase();
+    for line in
+        ["accept: text/plain", "content-type: application/json", "idempotency-key: job:step"]
+    {
+        assert!(sent_on.contains(line), "{sent_on}");
+    }
+    assert!(!sent_on.contains("s3cret"), "{sent_on}");
 }
 
 /// What was done before a redirect is not undone by what it leads to.
