@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::file::Content;
 use crate::limits::{BODY_TIMEOUT, DISCARD_BYTES_MAX};
 use crate::problem::Problem;
+use crate::readers::Reading;
 
 /// The body of an answer.
 pub(crate) enum Body {
@@ -66,15 +67,23 @@ impl HttpBody for Body {
     }
 }
 
-/// Reads a request's body, within a size and a time.
-pub(crate) async fn read(incoming: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
-    match timeout(BODY_TIMEOUT, read_all(incoming, bytes_max)).await {
+/// Reads a request's body, within a size, a time, and what its door has room for.
+pub(crate) async fn read(
+    incoming: Incoming,
+    bytes_max: usize,
+    reading: Reading<'_>,
+) -> Result<Bytes, Problem> {
+    match timeout(BODY_TIMEOUT, read_all(incoming, bytes_max, reading)).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time")),
     }
 }
 
-async fn read_all(mut incoming: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
+async fn read_all(
+    mut incoming: Incoming,
+    bytes_max: usize,
+    mut reading: Reading<'_>,
+) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut rest = Vec::new();
     let mut seen = 0;
@@ -89,7 +98,11 @@ async fn read_all(mut incoming: Incoming, bytes_max: usize) -> Result<Bytes, Pro
             if seen > bytes_max + DISCARD_BYTES_MAX {
                 break;
             }
-            rest = Vec::new();
+            (first, rest) = (Bytes::new(), Vec::new());
+            reading.forget();
+        } else if !reading.grow(data.len()) {
+            let problem = Problem::new(Code::DaemonBusy, "too much is being read");
+            return Err(problem.retry_after(1));
         } else if first.is_empty() {
             // Nearly always the whole of it: it is not copied.
             first = data;

@@ -21,6 +21,7 @@ pub mod openapi;
 pub mod page;
 pub mod part;
 pub mod problem;
+mod readers;
 pub mod route;
 pub mod schema;
 mod to_its_end;
@@ -32,7 +33,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::HeaderMap;
 use hyper::{Method, Response, StatusCode};
 use prometheus_client::registry::Registry;
@@ -53,6 +54,7 @@ use self::limits::{
 use self::metrics::Metrics;
 use self::part::Part;
 use self::problem::Problem;
+use self::readers::Readers;
 use self::route::{Request, Verb};
 use self::to_its_end::ToItsEnd;
 
@@ -116,6 +118,8 @@ pub struct Api {
     calls: Calls,
     under_way: AtomicUsize,
     streams: Arc<Semaphore>,
+    /// Of each door, in the order of [`Door::ALL`].
+    readers: [Readers; 2],
     buckets: Buckets,
     metrics: Metrics,
     document: OnceLock<String>,
@@ -138,6 +142,7 @@ impl Api {
             clock,
             under_way: AtomicUsize::new(0),
             streams: Arc::new(Semaphore::new(options.max_streams)),
+            readers: [Readers::new(), Readers::new()],
             buckets: Buckets::new(options.calls_burst, options.calls_per_second),
             metrics: Metrics::new(calls.facts().map(|facts| facts.path)),
             document: OnceLock::new(),
@@ -261,21 +266,19 @@ async fn respond(
     if let Some(problem) = part.gate(facts.verb) {
         return Err(problem);
     }
-    let Some(place) = api.enter() else {
-        let problem = Problem::new(Code::DaemonBusy, "too many calls are under way");
-        return Err(problem.retry_after(1));
-    };
     let id = unescape(&id.replace('+', "%2B"));
     let id = id.ok_or_else(|| Problem::new(Code::InvalidField, "the path is not UTF-8"))?;
     let headers = read_headers(facts.headers, &head.headers)?;
     let query = Given::of_query(head.uri.query().unwrap_or_default(), facts.query)?;
     let body = if facts.verb.has_body() {
         let bytes_max = facts.body_bytes_max.unwrap_or(api.options.body_bytes_max);
-        let text = body::read(incoming, bytes_max).await?;
+        let text = read(api, door, incoming, bytes_max).await?;
         Given::of_json(&text, facts.body, bytes_max)?
     } else {
         Given::default()
     };
+    // After the body, so that who sends one slowly takes nobody's place.
+    let place = api.enter().ok_or_else(|| busy("too many calls are under way"))?;
     // Its texts are where it was read, and hyper needs that place for what comes next.
     drop(head);
     let answering = part.handle(call.number, Request { door, id, headers, query, body }, place);
@@ -284,6 +287,26 @@ async fn respond(
         Verb::Post | Verb::Delete => ToItsEnd::new(answering).await?,
     };
     Ok(reply.into_response())
+}
+
+/// A request's body. Nothing was decided before it is there, so that a stop does not wait for it.
+async fn read(
+    api: &Api,
+    door: Door,
+    incoming: Incoming,
+    bytes_max: usize,
+) -> Result<Bytes, Problem> {
+    let reading = api.readers[door as usize].begin();
+    let reading = reading.ok_or_else(|| busy("too many bodies are being read"))?;
+    let mut stopping = api.stopping.subscribe();
+    tokio::select! {
+        read = body::read(incoming, bytes_max, reading) => read,
+        _ = stopping.wait_for(|stopping| *stopping) => Err(busy("the program stops")),
+    }
+}
+
+fn busy(detail: &str) -> Problem {
+    Problem::new(Code::DaemonBusy, detail).retry_after(1)
 }
 
 /// The number of a call, and the part of the path that is not fixed.

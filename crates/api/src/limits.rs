@@ -14,6 +14,11 @@ pub const DISCARD_BYTES_MAX: usize = 8 << 20;
 /// How long a request's body may take to arrive.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Bodies of one door that are being read, and their bytes; one body always fits.
+pub const READING_MAX: usize = 512;
+/// See [`READING_MAX`].
+pub const READING_BYTES_MAX: usize = 64 << 20;
+
 /// Calls under way on the local API.
 pub const CALLS_MAX: usize = 256;
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -27,10 +27,13 @@ use crate::schema::{any_object, object, text};
 use crate::{Api, ApiOptions};
 
 const SMALL: usize = 100;
+const CALLS: usize = 40;
 
 /// Keeps nothing, and tells what it was given.
 struct Echo {
     held: AtomicBool,
+    /// What `wait` waits for.
+    go: Semaphore,
 }
 
 impl State for Echo {
@@ -56,7 +59,12 @@ const ECHO: &[Route<Echo>] = &[
     Route {
         answers: &[Answer::json(200, "looked", said)],
         ..Route::get("/v1/echo/{id}", "Looks", |call| {
-            Box::pin(async move { Ok(reply("GET", &call, None)) })
+            Box::pin(async move {
+                if call.id == "wait" {
+                    call.state.go.acquire().await.expect("it stays").forget();
+                }
+                Ok(reply("GET", &call, None))
+            })
         })
     },
     Route {
@@ -174,7 +182,7 @@ struct Served {
 
 async fn served() -> Served {
     let folder = tempfile::tempdir().expect("a folder");
-    let echo = Arc::new(Echo { held: AtomicBool::new(false) });
+    let echo = Arc::new(Echo { held: AtomicBool::new(false), go: Semaphore::new(0) });
     let ticks = Arc::new(Ticks(watch::channel(0).0));
     let path = folder.path().join("page");
     std::fs::write(&path, page()).expect("a page");
@@ -183,7 +191,8 @@ async fn served() -> Served {
         Part::new(Arc::clone(&ticks), TICKS),
         Part::new(Arc::new(Page(path)), PAGES),
     ];
-    let options = ApiOptions { body_bytes_max: SMALL, ..ApiOptions::default() };
+    let options =
+        ApiOptions { body_bytes_max: SMALL, max_inflight: CALLS, ..ApiOptions::default() };
     let clock = Arc::new(SimClock::at_ms(0));
     let api = Api::new(options, Arc::new(NoToken), clock, parts);
     let socket = folder.path().join("sock");
@@ -297,7 +306,8 @@ async fn one_document_names_the_calls_of_all_parts() {
 
 #[test]
 fn the_same_call_twice_is_a_mistake() {
-    let echo = || Part::new(Arc::new(Echo { held: AtomicBool::new(false) }), ECHO);
+    let echo =
+        || Part::new(Arc::new(Echo { held: AtomicBool::new(false), go: Semaphore::new(0) }), ECHO);
     let twice = std::panic::catch_unwind(|| {
         let clock = Arc::new(SimClock::at_ms(0));
         Api::new(ApiOptions::default(), Arc::new(NoToken), clock, vec![echo(), echo()])
@@ -415,4 +425,50 @@ async fn files_have_places_among_the_streams() {
     };
     timeout(PATIENCE, given_back).await.expect("the places are free again");
     served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_calls_and_no_more() {
+    let served = served().await;
+    let mut held = Vec::new();
+    for _ in 0..CALLS {
+        let mut stream = UnixStream::connect(&served.socket).await.expect("it listens");
+        let asked = request("GET", "/v1/echo/wait", &[], b"");
+        stream.write_all(&asked).await.expect("it is read");
+        held.push(stream);
+    }
+    let busy = async {
+        loop {
+            let said = served.ask("GET", "/v1/echo/x", b"").await;
+            if said.status == 429 {
+                assert_eq!(said.problem(), (429, "daemon_busy".to_owned()));
+                assert_eq!(said.header("retry-after"), Some("1"));
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, busy).await.expect("all are inside");
+    served.echo.go.add_permits(CALLS);
+    let free = async { while served.ask("GET", "/v1/echo/x", b"").await.status != 200 {} };
+    timeout(PATIENCE, free).await.expect("places become free");
+    drop(held);
+    served.stop().await;
+}
+
+/// A stop waits for calls, and a body that does not come is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_body_holds_up_no_stop() {
+    let served = served().await;
+    let mut stream = UnixStream::connect(&served.socket).await.expect("it listens");
+    let half = "POST /v1/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
+    stream.write_all(half.as_bytes()).await.expect("it is read");
+    // Whoever is answered behind it shows that it was taken in.
+    assert_eq!(served.ask("GET", "/v1/echo/x", b"").await.status, 200);
+    let stopping = async move {
+        served.stop().await;
+    };
+    timeout(crate::limits::DRAIN_MAX / 2, stopping).await.expect("nobody waits for it");
+    let mut answer = String::new();
+    let _ = tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 429"), "{answer}");
 }

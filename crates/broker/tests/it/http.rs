@@ -34,6 +34,7 @@ const CASES: &[Case<Served>] = &[
     Case { name: "what is signed is what is served", run: |s| Box::pin(hostile::signatures(s)) },
     Case { name: "a nonce counts once", run: |s| Box::pin(hostile::nonces(s)) },
     Case { name: "wrong paths, methods and sizes", run: |s| Box::pin(hostile::shapes(s)) },
+    Case { name: "slow bodies take nobody's place", run: |s| Box::pin(hostile::slow_bodies(s)) },
     Case { name: "nothing makes it fail", run: |s| Box::pin(hostile::malformed(s)) },
     Case { name: "a longer retention keeps what it finds", run: |s| Box::pin(policies::raise(s)) },
     Case { name: "a shorter one breaks no promise", run: |s| Box::pin(policies::lower(s)) },

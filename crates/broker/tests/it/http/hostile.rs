@@ -8,6 +8,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use super::{Asking, ask, exchange, store};
 use crate::client::Served;
@@ -110,6 +112,20 @@ pub(super) async fn shapes(served: &Served) {
     for name in ["%", "%zz", "%00", "%ff"] {
         let path = format!("{TOPICS}/{name}/subscribe");
         assert_eq!(ask(served, 1, "POST", &path, "").await.code(), (400, "invalid_field"));
+    }
+}
+
+/// More bodies that do not come than there are places for requests.
+pub(super) async fn slow_bodies(served: &Served) {
+    let half = format!("POST {TOPICS} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{");
+    let mut halves = Vec::new();
+    for _ in 0..300 {
+        let mut socket = TcpStream::connect(served.address).await.unwrap();
+        let _ = socket.write_all(half.as_bytes()).await;
+        halves.push(socket);
+    }
+    for _ in 0..5 {
+        assert_eq!(ask(served, 1, "GET", TOPICS, "").await.status, 200);
     }
 }
 
