@@ -7,13 +7,16 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use hyper::service::service_fn;
-use semel_serve::{ConnectionLimits, Connections, Place};
+use semel_serve::{ConnectionLimits, Connections, Place, StrangerLimits};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use crate::access::Door;
-use crate::limits::{ACCEPT_RETRY, HEAD_BYTES_MAX};
-use crate::{Api, answer};
+use crate::limits::{
+    ACCEPT_RETRY, FIRST_HEAD_TIMEOUT, HEAD_BYTES_MAX, STRANGER_BYTES_MAX, STRANGER_GRACE,
+    STRANGER_LIFE, STRANGERS_MAX,
+};
+use crate::{Api, ApiOptions, answer};
 
 /// Where calls come from.
 pub enum Listener {
@@ -56,12 +59,7 @@ pub async fn serve(
         let what = "the local API is served on loopback addresses only";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    let connections = Connections::new(ConnectionLimits {
-        connections_max: api.options.connections_max,
-        head_timeout: api.options.head_timeout,
-        head_bytes_max: HEAD_BYTES_MAX,
-        write_timeout: Some(api.options.write_timeout),
-    });
+    let connections = Connections::new(limits(&api.options, &listener));
     let mut shutdown = pin!(shutdown);
     loop {
         let (place, stream) = tokio::select! {
@@ -85,21 +83,53 @@ pub async fn serve(
     Ok(())
 }
 
+/// Whoever comes by the socket is known; by TCP, whoever has shown a valid token.
+fn limits(options: &ApiOptions, listener: &Listener) -> ConnectionLimits {
+    let strangers_max = (options.tcp_connections_max / 4).clamp(1, STRANGERS_MAX);
+    let connections_max = match listener {
+        Listener::Socket(_) => options.connections_max,
+        Listener::Tcp(_) => options.tcp_connections_max.saturating_sub(strangers_max).max(1),
+    };
+    ConnectionLimits {
+        connections_max,
+        strangers: StrangerLimits {
+            strangers_max,
+            // All of them are on this machine.
+            of_address_max: strangers_max,
+            first_head_timeout: FIRST_HEAD_TIMEOUT,
+            life: STRANGER_LIFE,
+            bytes_max: STRANGER_BYTES_MAX,
+            grace: STRANGER_GRACE,
+        },
+        head_timeout: options.head_timeout,
+        head_bytes_max: HEAD_BYTES_MAX,
+        write_timeout: Some(options.write_timeout),
+    }
+}
+
 /// The next connection, once there is room for it.
 async fn accept(connections: &Connections, listener: &Listener) -> Option<(Place, Stream)> {
-    let place = connections.place().await?;
     loop {
         let accepted = match listener {
             Listener::Socket(socket) => {
-                socket.accept().await.map(|(stream, _)| Stream::Socket(stream))
+                let room = connections.known_room().await?;
+                let accepted = socket.accept().await;
+                accepted.map(|(stream, _)| Some((room.known(), Stream::Socket(stream))))
             }
-            Listener::Tcp(tcp) => tcp.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            Listener::Tcp(tcp) => {
+                let room = connections.room().await?;
+                let accepted = tcp.accept().await;
+                accepted.map(|(stream, peer)| {
+                    room.stranger(peer.ip()).map(|place| (place, Stream::Tcp(stream)))
+                })
+            }
         };
         match accepted {
-            Ok(Stream::Socket(stream)) if !is_ours(&stream) => {
+            Ok(Some((_, Stream::Socket(stream)))) if !is_ours(&stream) => {
                 tracing::warn!(security = true, "another user has opened the socket");
             }
-            Ok(stream) => return Some((place, stream)),
+            Ok(Some(accepted)) => return Some(accepted),
+            Ok(None) => {}
             Err(error) if went_away(&error) => {}
             Err(error) => {
                 tracing::error!(%error, "calls cannot be accepted; it is tried again");

@@ -40,6 +40,7 @@ use prometheus_client::registry::Registry;
 use semel_core::clock::Clock;
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
+use semel_serve::Guest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use self::access::{Door, Rules, Tokens};
@@ -49,7 +50,8 @@ use self::field::{Field, Given, unescape};
 use self::find::{Calls, Leads};
 use self::limits::{
     BODY_BYTES_MAX, CALLS_BURST, CALLS_MAX, CALLS_PER_SECOND, CONNECTIONS_MAX, DRAIN_MAX,
-    HEAD_TIMEOUT, RESPONSE_BYTES_MAX, STREAM_KEEP_ALIVE, STREAMS_MAX, WRITE_TIMEOUT,
+    HEAD_TIMEOUT, RESPONSE_BYTES_MAX, STREAM_KEEP_ALIVE, STREAMS_MAX, TCP_CONNECTIONS_MAX,
+    WRITE_TIMEOUT,
 };
 use self::metrics::Metrics;
 use self::part::Part;
@@ -77,8 +79,10 @@ pub struct ApiOptions {
     pub calls_burst: u32,
     /// Calls that it may make per second in the long run.
     pub calls_per_second: u32,
-    /// Connections of one door.
+    /// Connections of the socket.
     pub connections_max: usize,
+    /// Connections over TCP, with a token or without.
+    pub tcp_connections_max: usize,
     /// How long a request's head may take.
     pub head_timeout: Duration,
     /// How long a reader may stand still.
@@ -101,6 +105,7 @@ impl Default for ApiOptions {
             calls_burst: CALLS_BURST,
             calls_per_second: CALLS_PER_SECOND,
             connections_max: CONNECTIONS_MAX,
+            tcp_connections_max: TCP_CONNECTIONS_MAX,
             head_timeout: HEAD_TIMEOUT,
             write_timeout: WRITE_TIMEOUT,
             keep_alive: STREAM_KEEP_ALIVE,
@@ -257,6 +262,9 @@ async fn respond(
     };
     let token = access::judge(door, &head.method, &head.uri, &head.headers, &rules)?;
     if let Some(token) = token {
+        if let Some(guest) = head.extensions.get::<Guest>() {
+            guest.try_known();
+        }
         api.buckets.take(token, api.clock.monotonic()).map_err(too_often)?;
     }
     let (found, id) = find(api, &head.method, head.uri.path())?;

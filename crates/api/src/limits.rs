@@ -30,8 +30,26 @@ pub const CALLS_BURST: u32 = 1000;
 /// See [`CALLS_BURST`].
 pub const CALLS_PER_SECOND: u32 = 100;
 
-/// Connections to the local API: calls, streams, and some that idle.
+/// Connections to the socket of the local API: calls, streams, and some that idle.
 pub const CONNECTIONS_MAX: usize = 1024;
+
+/// Connections over TCP, with a token or without.
+pub const TCP_CONNECTIONS_MAX: usize = 256;
+
+/// Those of them, a quarter at the most, that have shown no valid token.
+pub const STRANGERS_MAX: usize = 64;
+
+/// How soon a connection over TCP must have asked for something.
+pub const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a connection without a valid token may last.
+pub const STRANGER_LIFE: Duration = Duration::from_secs(15);
+
+/// What may be sent on it.
+pub const STRANGER_BYTES_MAX: usize = 256 << 10;
+
+/// One that came later than this is not closed to make room.
+pub const STRANGER_GRACE: Duration = Duration::from_millis(500);
 
 /// How long a request's head may take, and an idle connection stays.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(60);

@@ -20,6 +20,7 @@ use futures_util::{SinkExt, StreamExt};
 use semel_core::clock::Clock;
 use semel_core::id::BrokerId;
 use semel_core::mint::IdMint;
+use semel_serve::Guest;
 use semel_wire::close::CloseKind;
 use semel_wire::frame::{CloseReason, FromBroker, MemberRevoked, Ping};
 use tokio::sync::mpsc;
@@ -132,9 +133,9 @@ impl From<Ending> for End {
 }
 
 /// Serves a connection to its end.
-pub async fn serve(broker: Arc<Broker>, socket: WebSocket) {
+pub async fn serve(broker: Arc<Broker>, guest: Guest, socket: WebSocket) {
     let (mut sink, mut stream) = socket.split();
-    let greeted = handshake::run(&broker, &mut sink, &mut stream).await;
+    let greeted = handshake::run(&broker, &guest, &mut sink, &mut stream).await;
     let (connected, outbound) = match greeted {
         Ok(greeted) => greeted,
         Err(end) => return close(&mut sink, end).await,

@@ -24,6 +24,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use futures_util::StreamExt;
 use semel_core::code::Code;
+use semel_serve::Guest;
 use semel_wire::http::Problem;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -54,6 +55,8 @@ struct Call {
     body: Bytes,
     /// What stands for the names in the route's pattern, decoded.
     names: Vec<String>,
+    /// Whose connection it came by.
+    guest: Option<Guest>,
 }
 
 /// Everything that no other route takes.
@@ -85,7 +88,8 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
         return answer::problem(&Problem::new(Code::Overloaded, detail));
     };
     let (broker, headers, names) = (api.broker, parts.headers, found.names);
-    let call = Call { broker, method, target, query, headers, body, names };
+    let guest = parts.extensions.get().cloned();
+    let call = Call { broker, method, target, query, headers, body, names, guest };
     let running = tokio::spawn(async move {
         let answer = run(found.route, &call).await;
         drop(place);
@@ -97,6 +101,15 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
         Ok(Err(_)) | Err(_) => {
             let detail = "the answer did not come in time";
             answer::problem(&Problem::new(Code::OutcomeUnknown, detail))
+        }
+    }
+}
+
+impl Call {
+    /// Its caller has shown who it is: where there is room, its connection may stay.
+    fn is_known(&self) {
+        if let Some(guest) = &self.guest {
+            guest.try_known();
         }
     }
 }

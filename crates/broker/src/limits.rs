@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_wire::limits::LEASE_MS_MAX;
+use semel_wire::limits::{HANDSHAKE_BYTES_MAX, LEASE_MS_MAX};
 
 /// Sends that share one accept transaction at the most.
 pub const BATCH_MAX: usize = 512;
@@ -203,8 +203,28 @@ pub const LINGER_MAX: Duration = Duration::from_secs(2);
 /// How often a broker that stops asks everybody to leave.
 pub const DRAIN_ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Connections at once, of daemons and of anybody else; one more waits to be accepted.
+/// Connections at once, of daemons and of anybody else.
 pub const CONNECTIONS_MAX: usize = 10_000;
+
+/// Those of them, a quarter at the most, that have not shown who they are.
+pub const STRANGERS_MAX: usize = 256;
+
+/// Strangers of one address.
+pub const STRANGERS_OF_ADDRESS_MAX: usize = 64;
+
+/// How soon a connection must have asked for something.
+pub const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a stranger's connection may last, whatever it does.
+pub const STRANGER_LIFE: Duration = Duration::from_secs(15);
+
+/// What a stranger may send, and what one that became a WebSocket may before its `hello` is admitted.
+pub const STRANGER_BYTES_MAX: usize = 256 << 10;
+/// See [`STRANGER_BYTES_MAX`]: a `hello` that is a little too large still hears why.
+pub const HELLO_BYTES_MAX: usize = HANDSHAKE_BYTES_MAX + (1 << 10);
+
+/// A stranger that came later than this is not closed to make room.
+pub const STRANGER_GRACE: Duration = Duration::from_millis(500);
 
 /// How long a request's head may take to arrive, and how long a connection may be idle.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
-use semel_serve::{ConnectionLimits, Connections, Place};
+use semel_serve::{ConnectionLimits, Connections, Guest, Place, StrangerLimits};
 use semel_vital::Vital;
 use semel_wire::close::CloseKind;
 use semel_wire::frame::CloseReason;
@@ -25,8 +25,9 @@ use tokio_rustls::TlsAcceptor;
 use crate::connection::{self as daemon, Broker};
 use crate::hub::{Ending, Hub};
 use crate::limits::{
-    ACCEPT_RETRY, CONNECTIONS_MAX, DRAIN_ASK_AGAIN, DRAIN_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT,
-    TLS_HANDSHAKE_TIMEOUT,
+    ACCEPT_RETRY, CONNECTIONS_MAX, DRAIN_ASK_AGAIN, DRAIN_MAX, FIRST_HEAD_TIMEOUT, HEAD_BYTES_MAX,
+    HEAD_TIMEOUT, HELLO_BYTES_MAX, STRANGER_BYTES_MAX, STRANGER_GRACE, STRANGER_LIFE,
+    STRANGERS_MAX, STRANGERS_OF_ADDRESS_MAX, TLS_HANDSHAKE_TIMEOUT, WRITE_TIMEOUT,
 };
 use crate::readiness::Readiness;
 use crate::{http, metrics, sessions};
@@ -58,19 +59,31 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let connections = ConnectionLimits {
-            connections_max: CONNECTIONS_MAX,
-            head_timeout: HEAD_TIMEOUT,
-            head_bytes_max: HEAD_BYTES_MAX,
-            // A daemon that reads nothing is noticed by its own pings.
-            write_timeout: None,
-        };
         Self {
             tls: None,
             tls_handshake_timeout: TLS_HANDSHAKE_TIMEOUT,
-            connections,
+            connections: room(CONNECTIONS_MAX),
             routes: Router::new(),
         }
+    }
+}
+
+/// The limits of a door with so many connections, of strangers and of those who are known.
+pub fn room(connections: usize) -> ConnectionLimits {
+    let strangers_max = (connections / 4).clamp(1, STRANGERS_MAX);
+    ConnectionLimits {
+        connections_max: connections.saturating_sub(strangers_max).max(1),
+        strangers: StrangerLimits {
+            strangers_max,
+            of_address_max: STRANGERS_OF_ADDRESS_MAX,
+            first_head_timeout: FIRST_HEAD_TIMEOUT,
+            life: STRANGER_LIFE,
+            bytes_max: STRANGER_BYTES_MAX,
+            grace: STRANGER_GRACE,
+        },
+        head_timeout: HEAD_TIMEOUT,
+        head_bytes_max: HEAD_BYTES_MAX,
+        write_timeout: Some(WRITE_TIMEOUT),
     }
 }
 
@@ -144,12 +157,13 @@ pub async fn serve_with(
     Ok(())
 }
 
-/// The next connection, once there is room for it.
+/// The next connection, once there is room for a stranger.
 async fn accept(connections: &Connections, listener: &TcpListener) -> Option<(Place, TcpStream)> {
-    let place = connections.place().await?;
     loop {
+        let room = connections.room().await?;
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
+                let Some(place) = room.stranger(peer.ip()) else { continue };
                 // Frames are small and somebody waits for each: none is held back to fill a packet.
                 let _ = stream.set_nodelay(true);
                 return Some((place, stream));
@@ -208,17 +222,22 @@ async fn drain(hub: &Hub, connections: &Connections) {
     }
 }
 
-async fn mesh(State(door): State<Door>, upgrade: WebSocketUpgrade) -> Response {
+async fn mesh(
+    State(door): State<Door>,
+    Extension(guest): Extension<Guest>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
     if door.draining.load(Ordering::SeqCst) {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
+    guest.allow(HELLO_BYTES_MAX);
     upgrade
         .protocols([SUBPROTOCOL])
         .max_message_size(FRAME_BYTES_MAX)
         .max_frame_size(FRAME_BYTES_MAX)
         .max_write_buffer_size(WRITE_BUFFER_BYTES_MAX)
         .read_buffer_size(READ_BUFFER_BYTES)
-        .on_upgrade(move |socket| daemon::serve(door.broker, socket))
+        .on_upgrade(move |socket| daemon::serve(door.broker, guest, socket))
 }
 
 async fn healthz() -> &'static str {

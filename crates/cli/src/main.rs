@@ -1,6 +1,7 @@
 //! `semel`: the only binary. Arguments in, commands run, exit code out.
 
 mod broker;
+mod budget;
 mod checks;
 mod colour;
 mod completions;

@@ -41,7 +41,7 @@ use crate::system::{
     SERVING_THREADS, host_name, loopback, mint, plant, refuse_few_threads, secret, stop_after,
     stopped,
 };
-use crate::{announce, log};
+use crate::{announce, budget, log};
 
 /// The mesh of a machine that is alone.
 pub(crate) const MESH: &str = "local";
@@ -91,6 +91,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     log::to_stderr();
     refuse_few_threads(SERVING_THREADS)?;
+    budget::raise();
     let root = arguments.home.find()?;
     let retention = registrar::retention(arguments.registrar_retention_days)?;
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
@@ -118,7 +119,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let url = format!("ws://{address}/v1/mesh");
     join(&broker, &locked, &url, arguments.name.clone().unwrap_or_else(host_name), &*clock).await?;
     let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
-    let options = server::Options { routes, ..server::Options::default() };
+    let connections = server::room(budget::now().broker);
+    let options = server::Options { routes, connections, ..server::Options::default() };
     let stopping = async move { drop(stopping.await) };
     let mut serving = tokio::spawn(server::serve_with(options, broker, listener, stopping));
     drop(locked);

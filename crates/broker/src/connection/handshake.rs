@@ -10,6 +10,7 @@ use semel_core::hex::Hex;
 use semel_crypto::clock::clock_skew_ok;
 use semel_crypto::hello::{HelloClaim, verify};
 use semel_crypto::keys::PublicKey;
+use semel_serve::Guest;
 use semel_wire::close::CloseKind;
 use semel_wire::frame::{Challenge, CloseReason, FromBroker, FromDaemon, Hello, HelloAck};
 use semel_wire::limits::HANDSHAKE_BYTES_MAX;
@@ -23,6 +24,7 @@ type Connected = (Connection, mpsc::Receiver<Outgoing>);
 
 pub(super) async fn run(
     broker: &Arc<Broker>,
+    guest: &Guest,
     sink: &mut SplitSink<WebSocket, Message>,
     stream: &mut SplitStream<WebSocket>,
 ) -> Result<Connected, End> {
@@ -40,7 +42,7 @@ pub(super) async fn run(
     if hello.retire.contains(&hello.instance_id) {
         return Err(End::protocol_error("an instance cannot retire itself"));
     }
-    admit(broker, sink, &hello).await
+    admit(broker, guest, sink, &hello).await
 }
 
 async fn read_hello(stream: &mut SplitStream<WebSocket>) -> Result<Hello, End> {
@@ -89,6 +91,7 @@ fn unauthorised() -> End {
 
 async fn admit(
     broker: &Arc<Broker>,
+    guest: &Guest,
     sink: &mut SplitSink<WebSocket, Message>,
     hello: &Hello,
 ) -> Result<Connected, End> {
@@ -124,6 +127,12 @@ async fn admit(
     let (outbound, queue) = mpsc::channel(OUTBOUND_MAX);
     let (broker, mesh) = (Arc::clone(broker), Arc::new(mesh));
     let connection = Connection { broker, mesh, session, registration, outbound };
+    // Those whose place it takes have been asked to leave: only with others can it be full.
+    if !guest.known().await {
+        tracing::warn!("there is no room for one more daemon: see ulimit -n");
+        depart(connection).await;
+        return Err(End::Gone);
+    }
     let ack = HelloAck {
         member_id: session.member_id,
         session_epoch: session.epoch,

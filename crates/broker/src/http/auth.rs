@@ -65,7 +65,10 @@ pub(super) async fn member(call: &Call) -> Result<Asking, Problem> {
     let now = call.broker.clock.wall();
     let admitted = call.broker.store.request_admit(mesh.mesh_id, &request, now).await;
     match admitted.map_err(failed)? {
-        Admitted::Member { member_id, role } => Ok(Asking { mesh, member_id, role }),
+        Admitted::Member { member_id, role } => {
+            call.is_known();
+            Ok(Asking { mesh, member_id, role })
+        }
         Admitted::Unknown => Err(unauthorised()),
         Admitted::Inactive => {
             Err(Problem::new(Code::MemberInactive, "the member was revoked or has left"))
@@ -106,7 +109,11 @@ pub(super) fn operator(call: &Call) -> Result<(), Problem> {
         return Err(Problem::new(Code::AdminDisabled, detail));
     };
     let given = header(call, AUTHORIZATION.as_str()).and_then(|text| text.strip_prefix("Bearer "));
-    if given.is_some_and(|given| token.is(given)) { Ok(()) } else { Err(unauthorised()) }
+    if !given.is_some_and(|given| token.is(given)) {
+        return Err(unauthorised());
+    }
+    call.is_known();
+    Ok(())
 }
 
 /// Checks the signature before the store is asked for more than the mesh.

@@ -50,19 +50,85 @@ async fn a_head_has_a_size() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_too_many_waits_until_somebody_leaves() {
+async fn one_daemon_too_many_waits_until_one_leaves() {
     let mut options = Options::default();
     options.connections.connections_max = 2;
     let served = serve_behind(support::sqlite().await, options).await;
     let first = Daemon::welcomed(served.address, 0).await;
     let mut second = Daemon::welcomed(served.address, 1).await;
     let address = served.address;
-    let mut third = tokio::spawn(async move { get(address, "/healthz").await });
+    let mut third = tokio::spawn(async move { Daemon::welcomed(address, 2).await });
     assert!(timeout(SHORT, &mut third).await.is_err(), "there is no room");
+    // Strangers have places of their own.
+    assert_eq!(get(address, "/healthz").await.0, 200);
     drop(first);
-    assert_eq!(timeout(PATIENCE, third).await.unwrap().unwrap().0, 200);
+    drop(timeout(PATIENCE, third).await.unwrap().unwrap());
     // Who was inside has noticed nothing.
     let sent = second.send(crate::client::send_frame("one", ("topic", "builds"), "hi")).await;
+    assert_eq!(sent.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_stranger_makes_room_for_the_next() {
+    let mut options = Options::default();
+    options.connections.strangers.strangers_max = 4;
+    let served = serve_behind(support::sqlite().await, options).await;
+    let mut inside = Daemon::welcomed(served.address, 0).await;
+    let mut silent = Vec::new();
+    for _ in 0..16 {
+        silent.push(TcpStream::connect(served.address).await.unwrap());
+    }
+    // Long before any of their time limits.
+    let _late = timeout(SOON, Daemon::welcomed(served.address, 1)).await.expect("there is room");
+    ends(&mut silent[0]).await;
+    let sent = inside.send(crate::client::send_frame("one", ("topic", "builds"), "hi")).await;
+    assert_eq!(sent.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_stays_for_so_long_whatever_it_does() {
+    let mut options = Options::default();
+    options.connections.strangers.life = SHORT * 3;
+    let served = serve_behind(support::sqlite().await, options).await;
+    // Asks for something all the time.
+    let mut busy = TcpStream::connect(served.address).await.unwrap();
+    let request = b"GET /healthz HTTP/1.1\r\nHost: broker\r\n\r\n";
+    let mut answer = [0; 1024];
+    let closed = async {
+        while busy.write_all(request).await.is_ok()
+            && matches!(busy.read(&mut answer).await, Ok(1..))
+        {}
+    };
+    timeout(SOON, closed).await.expect("it is closed");
+    // Asks and does not read.
+    let mut deaf = TcpStream::connect(served.address).await.unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n";
+    let closed = async { while deaf.write_all(request).await.is_ok() {} };
+    timeout(SOON, closed).await.expect("it is closed");
+    // Says nothing once it is a WebSocket.
+    let mut mute = Daemon::connect(served.address).await;
+    timeout(SOON, mute.closed()).await.expect("it is closed");
+    // And who is known stays.
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    assert!(timeout(SHORT * 6, daemon.next()).await.is_err(), "it was closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_says_much_before_its_hello() {
+    let served = serve_behind(support::sqlite().await, Options::default()).await;
+    let mut loud = Daemon::connect(served.address).await;
+    let hello = loud.hello(0);
+    loud.say_text(&"x".repeat(15 << 20)).await;
+    loud.say(&semel_wire::frame::FromDaemon::Hello(hello)).await;
+    timeout(SOON, loud.closed()).await.expect("it is closed before the limit of its hello");
+    // What is a little too much is told so.
+    let mut wordy = Daemon::connect(served.address).await;
+    wordy.say_text(&"x".repeat(16_500)).await;
+    assert_eq!(timeout(SOON, wordy.closed()).await.unwrap().code, 4008);
+    // Who was let in may say more.
+    let mut daemon = Daemon::welcomed(served.address, 0).await;
+    let large = "x".repeat(50_000);
+    let sent = daemon.send(crate::client::send_frame("one", ("topic", "builds"), &large)).await;
     assert_eq!(sent.status, 201);
 }
 

@@ -31,7 +31,7 @@ use super::tls::Tls;
 use super::token;
 use crate::exit::{Exit, Failure};
 use crate::system::{SERVING_THREADS, plant, refuse_few_threads, stop_after, stopped};
-use crate::{announce, log};
+use crate::{announce, budget, log};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -81,6 +81,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tls = arguments.tls.open(arguments.listen)?;
     log::to_stderr();
     refuse_few_threads(SERVING_THREADS)?;
+    budget::raise();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let limiter = limiter(arguments, &clock)?;
     let admin_token = arguments.admin_token_file.as_deref().map(token::load).transpose()?;
@@ -104,7 +105,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         announce(&format!("the broker is ready at {url}\n"));
     }
-    let options = server::Options { tls, routes, ..server::Options::default() };
+    let connections = server::room(budget::now().broker);
+    let options = server::Options { tls, routes, connections, ..server::Options::default() };
     let (stop, stopping) = oneshot::channel::<()>();
     let shutdown = async {
         tokio::select! {

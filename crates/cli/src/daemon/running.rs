@@ -31,10 +31,10 @@ use tokio::task::JoinHandle;
 
 use super::ephemeral::{self, Ephemeral};
 use super::home::command;
-use crate::checks;
 use crate::exit::{Exit, Failure, chain};
 use crate::stores::Kept;
 use crate::system::{self, end, random, secret};
+use crate::{budget, checks};
 
 /// What a daemon is started with.
 pub(crate) struct Start {
@@ -385,6 +385,16 @@ fn api_options(config: &Config) -> ApiOptions {
         origin_allowlist: config.ipc.origin_allowlist.clone(),
         max_inflight: usize::try_from(config.ipc.max_inflight).unwrap_or(usize::MAX),
         max_streams: usize::try_from(config.ipc.max_streams).unwrap_or(usize::MAX),
+        ..room()
+    }
+}
+
+/// Connections of both doors of a local API.
+pub(crate) fn room() -> ApiOptions {
+    let budgets = budget::now();
+    ApiOptions {
+        connections_max: budgets.socket,
+        tcp_connections_max: budgets.tcp,
         ..ApiOptions::default()
     }
 }

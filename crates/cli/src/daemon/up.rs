@@ -22,7 +22,7 @@ use super::tls::Trust;
 use crate::exit::{Exit, Failure, Form};
 use crate::local::Local;
 use crate::system::{SERVING_THREADS, refuse_few_threads, stop_after, stopped};
-use crate::{announce, log, print, progress};
+use crate::{announce, budget, log, print, progress};
 
 /// How long a daemon in the background may take until it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -63,6 +63,7 @@ pub(crate) struct Arguments {
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     refuse_few_threads(SERVING_THREADS)?;
+    budget::raise();
     let found = environment(&facts(arguments));
     let (home, ephemeral) = arguments.identity.choose(found.identity, &arguments.local)?;
     if arguments.detach {

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use semel_api::Api;
 use semel_api::access::Tokens;
 use semel_api::door::{Listener, bind_socket, serve};
-use semel_api::{Api, ApiOptions};
 use semel_core::clock::{Clock, SystemClock};
 use semel_jobs::http;
 use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
@@ -20,9 +20,10 @@ use super::{RunningJobs, Start, about};
 use crate::broker::{registrar, token};
 use crate::checks;
 use crate::daemon::home::HomeArgument;
+use crate::daemon::running::room;
 use crate::exit::{Exit, Failure, Form};
 use crate::system::{SERVING_THREADS, loopback, plant, refuse_few_threads, stop_after, stopped};
-use crate::{announce, log};
+use crate::{announce, budget, log};
 
 /// Run an engine alone
 ///
@@ -52,6 +53,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     log::to_stderr();
     refuse_few_threads(SERVING_THREADS)?;
+    budget::raise();
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
     let root = arguments.home.find()?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
@@ -65,7 +67,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let engine = || Arc::clone(&jobs.engine);
     let registrar = local::part(Arc::clone(jobs.engine.registrar()));
     let parts = vec![about::part(engine()), http::part(engine()), registrar];
-    let api = Api::new(ApiOptions::default(), tokens, clock, parts);
+    let api = Api::new(room(), tokens, clock, parts);
     let socket = folder.join("sock");
     let ((stop, stopping), vital) = (watch::channel(false), Vital::default());
     plant(&vital, "job");

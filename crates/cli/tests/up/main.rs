@@ -6,6 +6,7 @@ mod closed;
 mod damaged;
 mod deep;
 mod ends;
+mod flood;
 mod host;
 mod log;
 mod registrar;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use semel_testkit::http::{PATIENCE, request, say};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::support::{Listening, Served, TOKEN, engine_options, options, served, served_with};
@@ -64,6 +65,27 @@ async fn slow_bodies_take_nobodys_place() {
     let mut answer = [0; 12];
     last.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 400");
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_token_keeps_out_nobody() {
+    let mut options = options();
+    options.tcp_connections_max = 16;
+    let served = served_with(options, None).await;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(TcpStream::connect(served.address).await.unwrap());
+    }
+    assert_eq!(served.get("/v1/version").await.status, 200);
+    let token = format!("Bearer {TOKEN}");
+    let headers = [("Authorization", token.as_str())];
+    let called = served.tcp("GET", "/v1/version", &headers);
+    // Long before any of their time limits.
+    let said = timeout(Duration::from_secs(10), called).await.expect("the oldest make room");
+    assert_eq!(said.status, 200);
+    let mut nothing = [0; 1];
+    assert!(matches!(silent[0].read(&mut nothing).await, Ok(0) | Err(_)), "it was closed");
     served.stop().await;
 }
 
