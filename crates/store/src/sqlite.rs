@@ -177,8 +177,12 @@ impl Sqlite {
         let is_ours = entry.is_first();
         let serving = match options.purpose {
             Purpose::Serve => Some(lock::serve(path)?),
-            Purpose::Visit => None,
+            Purpose::Visit => {
+                open::make(path)?;
+                None
+            }
         };
+        open::keep_private(path);
         let last_stop = open::last_stop(path);
         let found = match is_ours {
             true => {

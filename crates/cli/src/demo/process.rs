@@ -1,6 +1,7 @@
 //! The processes of the tour, and how they are spoken to.
 
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -86,7 +87,7 @@ impl World {
 
     fn command(&self, home: &Path) -> Command {
         let mut command = Command::new(&self.program);
-        let log = File::options().create(true).append(true).open(self.log());
+        let log = File::options().create(true).append(true).mode(0o600).open(self.log());
         command.env("SEMEL_HOME", home).stdin(Stdio::null()).kill_on_drop(true);
         command.stderr(log.map_or_else(|_| Stdio::null(), Stdio::from));
         command

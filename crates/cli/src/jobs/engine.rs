@@ -2,7 +2,7 @@
 //! so does `semel job serve`.
 
 use std::fs::File;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -199,7 +199,8 @@ pub(super) fn lock(folder: &Path) -> Result<File, Failure> {
     let path = folder.join("lock");
     let failed =
         |error: &dyn std::fmt::Display| refused(format_args!("{}: {error}", path.display()));
-    let file = File::options().create(true).append(true).open(&path).map_err(|e| failed(&e))?;
+    let mut options = File::options();
+    let file = options.create(true).append(true).mode(0o600).open(&path).map_err(|e| failed(&e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => {

@@ -291,3 +291,28 @@ async fn postgres_is_backed_up_by_its_own_tools() {
     let nowhere = semel(&["broker", "new-epoch", "--store", "sqlite:/nowhere/broker.db"]);
     assert_eq!(nowhere.status.code(), Some(3), "{nowhere:?}");
 }
+
+#[test]
+fn a_store_is_for_its_owner_alone_whatever_the_umask_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("broker.db");
+    let backup = folder.path().join("backup.db");
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let all = |store: &Path, arguments: &[&str]| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "umask 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_semel"), "broker"]);
+        shell.args(arguments).arg("--store").arg(format!("sqlite:{}", store.display()));
+        let output = shell.output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    };
+    all(&store, &["migrate"]);
+    assert_eq!(mode(&store), 0o600);
+    let name = backup.display().to_string();
+    all(&store, &["backup", "--out", &name]);
+    assert_eq!(mode(&backup), 0o600);
+    // As somebody may have copied it.
+    std::fs::set_permissions(&backup, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let other = folder.path().join("other.db");
+    all(&other, &["restore", "--in", &name]);
+    assert_eq!(mode(&other), 0o600);
+}

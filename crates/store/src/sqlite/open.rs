@@ -1,8 +1,9 @@
 //! Opening a file: settings that durability rests on (set, then read back), whose file it is, its
 //! schema, and the checks and copies that run on the maintenance connection.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
@@ -286,4 +287,31 @@ fn copy_into(connection: &Connection, file: &File, name: &str) -> Result<(), Sto
     file.set_len(0).map_err(failed)?;
     connection.execute("VACUUM INTO ?1", [name])?;
     file.sync_all().map_err(failed)
+}
+
+/// Makes a database that is missing, for its owner alone whatever the umask says: SQLite would make
+/// it as readable as that allows. One that is there is not opened, for closing it would take the
+/// locks of SQLite in this process away.
+pub(super) fn make(path: &Path) -> Result<(), OpenError> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            Err(OpenError::Io { path: path.to_owned(), source })
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Takes away what others may do with a database that was made before, or copied.
+pub(super) fn keep_private(path: &Path) {
+    let Ok(found) = std::fs::metadata(path) else { return };
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 {
+        return;
+    }
+    let name = path.display().to_string();
+    let was = format!("{mode:o}");
+    match std::fs::set_permissions(path, Permissions::from_mode(mode & 0o700)) {
+        Ok(()) => tracing::warn!(name, was, "others could open it, and no longer can"),
+        Err(error) => tracing::warn!(name, was, %error, "others can open it"),
+    }
 }

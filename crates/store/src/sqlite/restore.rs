@@ -2,8 +2,9 @@
 //! its place: stopped anywhere, there is the old one, or nobody can open it until this is done
 //! again.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::{Alone, Sqlite};
@@ -72,11 +73,18 @@ where
     let copy = with(to, ".restoring");
     remove(&copy);
     let io = |source| RestoreError::Io { path: copy.clone(), source };
-    std::fs::copy(from, &copy).map_err(io)?;
+    copy_private(from, &copy).map_err(io)?;
     let prepared = prepare(&copy).await.and_then(|()| closed_in_order(&copy));
     let replaced = prepared.and_then(|()| Ok(alone.replace_with(&copy)?));
     remove(&copy);
     replaced
+}
+
+/// Whatever the mode of the backup is, the copy is for its owner alone.
+fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut copy = options.write(true).create_new(true).mode(0o600).open(to)?;
+    std::io::copy(&mut File::open(from)?, &mut copy).map(drop)
 }
 
 /// What SQLite finds wrong with a copy that was just opened.

@@ -1,11 +1,12 @@
 //! Opening files: whose they are, which version, how they were left; checks and copies.
 
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use semel_store::limits;
 use semel_store::migration::{Migration, MigrationSet};
-use semel_store::sqlite::{LastStop, Sqlite};
+use semel_store::sqlite::{LastStop, Purpose, Sqlite, SqliteOptions};
 use semel_store::{OpenError, StoreError};
 
 use crate::support::{get, keys, open, options, put};
@@ -22,6 +23,26 @@ async fn writes_are_durable_by_setting() {
         })
         .await;
     assert_eq!(settings.unwrap(), (2, 1, "wal".to_owned()));
+}
+
+#[tokio::test]
+async fn a_file_is_for_its_owner_alone_also_one_that_was_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let (options, _) = options(folder.path());
+    let path = folder.path().join("items.db");
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    for purpose in [Purpose::Visit, Purpose::Serve] {
+        let store = Sqlite::open(&SqliteOptions { purpose, ..options.clone() }).unwrap();
+        store.write(|tx| put(tx, "a", 1)).await.unwrap();
+        assert_eq!(mode(&path), 0o600, "{purpose:?}");
+        for entry in std::fs::read_dir(folder.path()).unwrap() {
+            let path = entry.unwrap().path();
+            assert_eq!(mode(&path) & 0o077, 0, "{path:?}");
+        }
+        drop(store);
+        // As an earlier version has left it.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
 }
 
 #[tokio::test]
