@@ -7,6 +7,7 @@
 
 mod answer;
 mod handshake;
+mod outbound;
 mod presence;
 mod pusher;
 mod reader;
@@ -25,6 +26,7 @@ use semel_wire::close::CloseKind;
 use semel_wire::frame::{CloseReason, FromBroker, MemberRevoked, Ping};
 use tokio::sync::mpsc;
 
+use self::outbound::{Outbound, Queued};
 use crate::accept::Session;
 use crate::hints::Hints;
 use crate::http::AdminToken;
@@ -73,7 +75,7 @@ struct Connection {
     mesh: Arc<Mesh>,
     session: Session,
     registration: Registration,
-    outbound: mpsc::Sender<Outgoing>,
+    outbound: Outbound,
 }
 
 /// What waits to be written to the socket.
@@ -81,8 +83,8 @@ struct Connection {
 enum Outgoing {
     /// A frame.
     Frame(FromBroker),
-    /// A `push` as text: each delivery in it was written once, for all who get it.
-    Push(String),
+    /// A frame that is written already. Each delivery of a `push` was, once for all who get it.
+    Text(String),
 }
 
 impl From<FromBroker> for Outgoing {
@@ -95,7 +97,7 @@ impl Outgoing {
     fn into_text(self) -> String {
         match self {
             Self::Frame(frame) => frame.encode(),
-            Self::Push(text) => text,
+            Self::Text(text) => text,
         }
     }
 }
@@ -182,7 +184,7 @@ async fn run(
     connection: &Connection,
     sink: &mut SplitSink<WebSocket, Message>,
     stream: &mut SplitStream<WebSocket>,
-    outbound: mpsc::Receiver<Outgoing>,
+    outbound: mpsc::Receiver<Queued>,
 ) -> End {
     let (acked, acks) = mpsc::channel(OUTBOUND_MAX);
     let (heard, negotiated) = (tokio::sync::Notify::new(), tokio::sync::Notify::new());
@@ -209,17 +211,22 @@ async fn ended(connection: &Connection) -> End {
 /// reason is the last frame: what was queued before it is written before the connection closes.
 async fn write(
     sink: &mut SplitSink<WebSocket, Message>,
-    mut outbound: mpsc::Receiver<Outgoing>,
+    mut outbound: mpsc::Receiver<Queued>,
 ) -> End {
-    while let Some(outgoing) = outbound.recv().await {
+    // What was handed to the socket and may still be in its buffer.
+    let mut buffered = Vec::new();
+    while let Some(Queued { outgoing, held }) = outbound.recv().await {
         let told = match &outgoing {
             Outgoing::Frame(FromBroker::CloseReason(reason)) => Some(close_frame(reason)),
-            Outgoing::Frame(_) | Outgoing::Push(_) => None,
+            Outgoing::Frame(_) | Outgoing::Text(_) => None,
         };
         let message = Message::Text(outgoing.into_text().into());
         // What waits goes out together.
+        buffered.extend(held);
         let is_written = if outbound.is_empty() || told.is_some() {
-            in_time(sink.send(message)).await
+            let is_written = in_time(sink.send(message)).await;
+            buffered.clear();
+            is_written
         } else {
             in_time(sink.feed(message)).await
         };
@@ -254,7 +261,7 @@ async fn watch(connection: &Connection, heard: &tokio::sync::Notify) -> End {
                     return End::Gone;
                 }
                 id += 1;
-                let _ = connection.outbound.send(FromBroker::Ping(Ping { id }).into()).await;
+                connection.outbound.send(FromBroker::Ping(Ping { id })).await;
             }
         }
     }

@@ -89,6 +89,7 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
     };
     let (broker, headers, names) = (api.broker, parts.headers, found.names);
     let guest = parts.extensions.get().cloned();
+    let unwritten = Arc::clone(&broker.hub.unwritten);
     let call = Call { broker, method, target, query, headers, body, names, guest };
     let running = tokio::spawn(async move {
         let answer = run(found.route, &call).await;
@@ -96,7 +97,7 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
         answer
     });
     match timeout(REQUEST_TIMEOUT, running).await {
-        Ok(Ok(Ok(answer))) => answer.into_response(),
+        Ok(Ok(Ok(answer))) => answer.into_response(&unwritten),
         Ok(Ok(Err(problem))) => answer::problem(&problem),
         Ok(Err(_)) | Err(_) => {
             let detail = "the answer did not come in time";

@@ -13,13 +13,14 @@ use semel_core::id::MeshId;
 use semel_store::handover::Handover;
 use semel_wire::features::ConnectionPolicy;
 use semel_wire::frame::{self, CloseReason, Written};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use uuid::Uuid;
 
 use crate::accept::{AcceptBatch, AcceptItem, Session};
 use crate::deliverer::Deliverer;
 use crate::limits::{
-    FRESH_BYTES_MAX, PUSH_PAUSE, PUSH_PAUSE_GROWTH, PUSH_PAUSE_MAX, PUSH_PAUSE_MIN, PUSH_WINDOW,
+    FRESH_BYTES_MAX, OUTBOUND_BYTES_ALL, PUSH_PAUSE, PUSH_PAUSE_GROWTH, PUSH_PAUSE_MAX,
+    PUSH_PAUSE_MIN, PUSH_WINDOW,
 };
 use crate::meshes::Meshes;
 use crate::store::{BatchDone, Fresh, Live};
@@ -146,14 +147,27 @@ fn wake_all(peers: Vec<&Arc<Peer>>) {
 type Peers = HashMap<(MeshId, Uuid), Vec<Arc<Peer>>>;
 
 /// All live connections.
-#[derive(Default)]
 pub struct Hub {
+    /// Room for the bytes that wait to be written, of all of them and of answers over HTTP.
+    pub(crate) unwritten: Arc<Semaphore>,
     peers: Mutex<Peers>,
     /// Of meshes that have connections.
     deliverers: Mutex<HashMap<MeshId, Weak<Deliverer>>>,
     /// Meshes whose sessions have changed and were not looked at since.
     touched: Mutex<Meshes>,
     touch: Notify,
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self {
+            unwritten: Arc::new(Semaphore::new(OUTBOUND_BYTES_ALL)),
+            peers: Mutex::default(),
+            deliverers: Mutex::default(),
+            touched: Mutex::default(),
+            touch: Notify::default(),
+        }
+    }
 }
 
 /// A connection's entry, for as long as it lives.
@@ -189,6 +203,11 @@ impl Drop for Registration {
 }
 
 impl Hub {
+    /// Bytes that wait to be written.
+    pub fn unwritten(&self) -> usize {
+        OUTBOUND_BYTES_ALL.saturating_sub(self.unwritten.available_permits())
+    }
+
     /// Enters a connection, and gives back those whose place it takes: older ones of the same
     /// daemon, and of the same member unless the mesh allows several. Epochs say which is older,
     /// not the order of the calls.

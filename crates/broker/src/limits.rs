@@ -149,6 +149,19 @@ pub const SENDS_IN_FLIGHT_MAX: u32 = 512;
 /// Frames that may wait to be written to one connection.
 pub const OUTBOUND_MAX: usize = 1024;
 
+/// Bytes of pushes and of what was asked for that may wait to be written to one connection; one
+/// frame always fits.
+pub const OUTBOUND_BYTES_MAX: usize = 1 << 20;
+
+/// The same of all connections, and of answers over HTTP.
+pub const OUTBOUND_BYTES_ALL: usize = 64 << 20;
+
+/// An answer over HTTP with fewer bytes is not counted.
+pub const ANSWER_BYTES_SMALL: usize = 16 << 10;
+
+/// Bytes that are kept for the answer to a `resolve`.
+pub const RESOLVE_ANSWER_BYTES: usize = 128 << 10;
+
 /// Deliveries that may be unacknowledged on one connection.
 pub const PUSH_WINDOW: usize = 256;
 

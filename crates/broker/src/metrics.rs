@@ -110,6 +110,8 @@ impl FailureCause {
 pub struct Live {
     /// Daemons that are connected.
     pub connections: usize,
+    /// Bytes that wait to be written to them, and to callers over HTTP.
+    pub unwritten: usize,
     /// How the limiter decided so far.
     pub limiter: LimiterCounts,
 }
@@ -326,6 +328,8 @@ impl Live {
         let mut registry = Registry::with_prefix(PREFIX);
         let connections = ConstGauge::new(gauge(self.connections as u64));
         registry.register("connections", "Daemons that are connected now", connections);
+        let help = "Bytes that wait for daemons and callers to read them";
+        registry.register("outbound_bytes", help, ConstGauge::new(gauge(self.unwritten as u64)));
         let LimiterCounts { allowed, free, denied, fallback, outages } = self.limiter;
         let decisions: Family<Labels, Counter> = Family::default();
         for (decision, count) in [("allowed", allowed), ("free", free), ("denied", denied)] {
@@ -374,7 +378,7 @@ mod tests {
     }
 
     fn encoded(metrics: &Metrics) -> String {
-        let live = Live { connections: 0, limiter: LimiterCounts::default() };
+        let live = Live { connections: 0, unwritten: 0, limiter: LimiterCounts::default() };
         metrics.encode(&live).unwrap_or_default()
     }
 

@@ -261,6 +261,7 @@ async fn scrape(State(door): State<Door>) -> Response {
     let live = metrics::Live {
         connections: door.broker.hub.connections(),
         limiter: pipeline.limiter_counts(),
+        unwritten: door.broker.hub.unwritten(),
     };
     match pipeline.metrics().encode(&live) {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),

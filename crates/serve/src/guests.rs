@@ -175,12 +175,13 @@ impl Guests {
 
 /// One who is given a block of addresses has them all.
 fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
+    let address = address.to_canonical();
+    match address {
         IpAddr::V6(v6) if !v6.is_loopback() => {
             let [a, b, c, d, ..] = v6.segments();
             IpAddr::from([a, b, c, d, 0, 0, 0, 0])
         }
-        other => other,
+        IpAddr::V4(_) | IpAddr::V6(_) => address,
     }
 }
 
@@ -285,7 +286,7 @@ impl Guest {
         let life = self.guests.limits.life;
         let judged = self.reaches(&[Standing::Known, Standing::Closed]);
         if timeout_at(self.ends() - life / 3, judged).await.is_ok() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

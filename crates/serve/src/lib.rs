@@ -141,7 +141,7 @@ impl Place {
         let Inside { guest, stopping } = &mut self.inside;
         let leaves = async {
             if guest.judged_by_its_end().await {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         tokio::select! {

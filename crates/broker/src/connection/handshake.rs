@@ -16,11 +16,12 @@ use semel_wire::frame::{Challenge, CloseReason, FromBroker, FromDaemon, Hello, H
 use semel_wire::limits::HANDSHAKE_BYTES_MAX;
 use tokio::sync::mpsc;
 
-use super::{Broker, Connection, End, Outgoing, depart, send};
-use crate::limits::{HELLO_TIMEOUT, OUTBOUND_MAX};
+use super::outbound::{Outbound, Queued};
+use super::{Broker, Connection, End, depart, send};
+use crate::limits::HELLO_TIMEOUT;
 use crate::store::{Greeted, Live, Mesh, NewSession};
 
-type Connected = (Connection, mpsc::Receiver<Outgoing>);
+type Connected = (Connection, mpsc::Receiver<Queued>);
 
 pub(super) async fn run(
     broker: &Arc<Broker>,
@@ -124,7 +125,7 @@ async fn admit(
         peer.close(reason);
     }
     broker.sessions_changed(mesh.mesh_id);
-    let (outbound, queue) = mpsc::channel(OUTBOUND_MAX);
+    let (outbound, queue) = Outbound::new(&broker.hub.unwritten);
     let (broker, mesh) = (Arc::clone(broker), Arc::new(mesh));
     let connection = Connection { broker, mesh, session, registration, outbound };
     // Those whose place it takes have been asked to leave: only with others can it be full.

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use semel_core::id::MemberId;
 use semel_wire::frame::{FromBroker, Presence, PresenceCount, PresenceRequest, PresenceResult};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::{Connection, End, Outgoing};
+use super::outbound::Outbound;
+use super::{Connection, End};
 use crate::limits::{OUTBOUND_MAX, PRESENCE_COUNT_INTERVAL, PRESENCE_RETRY};
 use crate::roster::{Board, Everybody, Names, Whole};
 
@@ -80,7 +81,7 @@ enum Place {
 
 impl Teller {
     /// Never waits, and leaves half of the queue to others.
-    fn tell(&mut self, outbound: &mpsc::Sender<Outgoing>, board: &Board) -> Told {
+    fn tell(&mut self, outbound: &Outbound, board: &Board) -> Told {
         loop {
             let room = outbound.capacity().saturating_sub(OUTBOUND_MAX / 2);
             if room == 0 {
@@ -129,7 +130,7 @@ impl Teller {
     }
 
     /// From the beginning; says what was told if that is all.
-    fn begin(&mut self, outbound: &mpsc::Sender<Outgoing>, board: &Board) -> Option<Told> {
+    fn begin(&mut self, outbound: &Outbound, board: &Board) -> Option<Told> {
         let Whole { everybody, names, next } = board.whole();
         let online = everybody.len();
         let names = match (names, &self.place) {
@@ -155,32 +156,35 @@ impl Teller {
     }
 }
 
-fn say(outbound: &mpsc::Sender<Outgoing>, frame: FromBroker) -> bool {
-    outbound.try_send(frame.into()).is_ok()
+fn say(outbound: &Outbound, frame: FromBroker) -> bool {
+    outbound.try_send(frame)
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::{Semaphore, mpsc};
+
+    use super::super::outbound::Queued;
     use super::*;
     use crate::limits::{PRESENCE_LOG_MAX, PRESENCE_NAMES_AGAIN, PRESENCE_NAMES_MAX};
     use crate::roster::Rosters;
     use crate::roster::tests::with;
 
-    type Queue = mpsc::Receiver<Outgoing>;
+    type Queue = mpsc::Receiver<Queued>;
 
     /// How many frames there are, and the bytes of them.
     fn read(queue: &mut Queue) -> (usize, usize) {
         let (mut frames, mut bytes) = (0, 0);
         while let Ok(frame) = queue.try_recv() {
             frames += 1;
-            bytes += frame.into_text().len();
+            bytes += frame.outgoing.into_text().len();
         }
         (frames, bytes)
     }
 
-    fn connected(count: usize) -> Vec<(Teller, mpsc::Sender<Outgoing>, Queue)> {
+    fn connected(count: usize) -> Vec<(Teller, Outbound, Queue)> {
         let connect = |_| {
-            let (outbound, queue) = mpsc::channel(OUTBOUND_MAX);
+            let (outbound, queue) = Outbound::new(&Arc::new(Semaphore::new(1)));
             (Teller::default(), outbound, queue)
         };
         (0..count).map(connect).collect()
@@ -232,7 +236,7 @@ mod tests {
         }
         assert_eq!(teller.tell(outbound, &board), Told::All);
         let count = PresenceCount { online: 3, names: true };
-        assert_eq!(queue.try_recv().unwrap(), FromBroker::PresenceCount(count).into());
+        assert_eq!(next(queue), FromBroker::PresenceCount(count).into());
         assert_eq!(read(queue).0, 3);
         with(&rosters, 4);
         assert_eq!(teller.tell(outbound, &board), Told::All);
@@ -249,13 +253,13 @@ mod tests {
         with(&rosters, 3000);
         assert_eq!(teller.tell(outbound, &board), Told::Counted);
         let count = PresenceCount { online: 3000, names: false };
-        assert_eq!(queue.try_recv().unwrap(), FromBroker::PresenceCount(count).into());
+        assert_eq!(next(queue), FromBroker::PresenceCount(count).into());
         assert_eq!(teller.tell(outbound, &board), Told::Counted);
         assert_eq!(read(queue).0, 0, "it has not changed");
         with(&rosters, PRESENCE_NAMES_AGAIN as u128);
         assert_eq!(teller.tell(outbound, &board), Told::All);
         let count = PresenceCount { online: PRESENCE_NAMES_AGAIN as u64, names: true };
-        assert_eq!(queue.try_recv().unwrap(), FromBroker::PresenceCount(count).into());
+        assert_eq!(next(queue), FromBroker::PresenceCount(count).into());
         assert_eq!(read(queue).0, PRESENCE_NAMES_AGAIN);
     }
 
@@ -265,7 +269,7 @@ mod tests {
         let (mut connections, board) = (connected(1), with(&rosters, 200));
         let (teller, outbound, queue) = &mut connections[0];
         let others = OUTBOUND_MAX / 2 - 50;
-        (0..others).for_each(|_| outbound.try_send(ping().into()).unwrap());
+        (0..others).for_each(|_| assert!(outbound.try_send(ping())));
         assert_eq!(teller.tell(outbound, &board), Told::Some);
         assert_eq!(outbound.capacity(), OUTBOUND_MAX / 2, "the rest is for others");
         with(&rosters, 199);
@@ -273,6 +277,10 @@ mod tests {
         assert_eq!(read(queue).0, others + 50);
         assert_eq!(teller.tell(outbound, &board), Told::All);
         assert_eq!(read(queue).0, 150 + 1, "the rest of them, and who has gone since");
+    }
+
+    fn next(queue: &mut Queue) -> super::super::Outgoing {
+        queue.try_recv().unwrap_or_else(|_| panic!("nothing was said")).outgoing
     }
 
     fn ping() -> FromBroker {

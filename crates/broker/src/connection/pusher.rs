@@ -15,7 +15,7 @@ use semel_wire::limits::frame_bytes_max;
 use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep};
 
-use super::{Connection, End, Outgoing};
+use super::{Connection, End};
 use crate::hub::Peer;
 use crate::limits::{DELIVERIES_MAX, END_AGAIN, PUSH_WINDOW};
 use crate::store::{Acked, Arrived, Asked, DAMAGED};
@@ -24,6 +24,7 @@ use crate::store::{Acked, Arrived, Asked, DAMAGED};
 const NO_KEY: &str = "the sender has no key";
 
 /// What was sent and not acknowledged, and from where to go on.
+#[derive(Default)]
 struct Window {
     /// Everything up to here was sent.
     sent: i64,
@@ -31,10 +32,16 @@ struct Window {
     pushed: usize,
     /// Sent, with the time of sending.
     unacked: VecDeque<(i64, Duration)>,
+    /// When something sent was last seen unwritten.
+    unwritten_at: Duration,
+    /// Bytes of a delivery, about, and those that the next push needs; zero unless it needs more
+    /// than there were.
+    bytes_each: usize,
+    held_up: usize,
 }
 
 pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) -> End {
-    let mut window = Window { sent: 0, pushed: 0, unacked: VecDeque::new() };
+    let mut window = Window::default();
     let mut ending = Ending { after: None, up_to: None, rows: 0, under_way: None };
     let (peer, redeliver_after) =
         (connection.registration.peer(), connection.broker.timings.redeliver_after);
@@ -42,12 +49,14 @@ pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) 
     let (mut is_due, mut pause) = (true, Pause::default());
     loop {
         // Also when something else happens all the time, and the timer never comes.
-        if window.redeliver(now(connection), redeliver_after) {
+        if connection.outbound.has_pushes() {
+            window.unwritten_at = now(connection);
+        } else if window.redeliver(now(connection), redeliver_after) {
             peer.fresh.leave();
             is_due = true;
         }
         ending.begin(connection);
-        if is_due && pause.running.is_none() {
+        if is_due && pause.running.is_none() && window.held_up == 0 {
             peer.looks();
             let before = window.pushed;
             match push(connection, &mut window).await {
@@ -73,6 +82,9 @@ pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) 
                     sleep(END_AGAIN).await;
                 }
             },
+            () = connection.outbound.room(window.held_up), if window.held_up > 0 => {
+                (is_due, window.held_up) = (true, 0);
+            }
             () = sleep(redeliver_after) => is_due = true,
         }
     }
@@ -119,14 +131,20 @@ enum Pushed {
 
 async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, End> {
     let room = PUSH_WINDOW.saturating_sub(window.unacked.len());
+    // No more is read than there is room for.
+    let fits = connection.outbound.free_bytes().checked_div(window.bytes_each);
+    let room = room.min(fits.unwrap_or(room).max(1));
     let limit = i64::try_from(room).unwrap_or(0).min(DELIVERIES_MAX);
-    if limit == 0 {
+    if limit == 0 || room == 0 {
         return Ok(Pushed::Later);
     }
     let fresh = &connection.registration.peer().fresh;
     if let Some(taken) = fresh.take(usize::try_from(limit).unwrap_or(0)) {
         let news = taken.rows.into_iter().filter(|(seq, _)| *seq > window.sent);
-        send(connection, window, news.map(|(_, written)| written).collect()).await?;
+        if !send(connection, window, news.map(|(_, written)| written).collect())? {
+            fresh.leave();
+            return Ok(Pushed::Later);
+        }
         return Ok(if taken.more { Pushed::More } else { Pushed::All });
     }
     let store = &connection.broker.store;
@@ -151,32 +169,40 @@ async fn push(connection: &Connection, window: &mut Window) -> Result<Pushed, En
             pushed = Pushed::Later;
         }
     }
+    if !send(connection, window, read.written)? {
+        pushed = Pushed::Later;
+    }
     if !matches!(pushed, Pushed::All) {
         fresh.leave();
     }
-    send(connection, window, read.written).await?;
     Ok(pushed)
 }
 
-async fn send(
+/// Whether there was room for all of them. What there was none for is read again.
+fn send(
     connection: &Connection,
     window: &mut Window,
     written: Vec<Arc<Written>>,
-) -> Result<(), End> {
+) -> Result<bool, End> {
     let sent_at = now(connection);
     let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
     let mut rest = written.as_slice();
     while !rest.is_empty() {
         let (some, later) = rest.split_at(Written::fitting(rest, bytes_max));
+        let push = Written::push(some);
+        let bytes = push.len();
+        window.bytes_each = bytes / some.len().max(1);
+        if !connection.outbound.push(push).map_err(|_| End::Gone)? {
+            window.held_up = bytes;
+            return Ok(false);
+        }
         window.unacked.extend(some.iter().map(|written| (written.seq(), sent_at)));
         window.sent = some.last().map_or(window.sent, |written| written.seq());
         window.pushed += some.len();
         connection.broker.pipeline.metrics().pushes.inc_by(some.len() as u64);
-        let push = Outgoing::Push(Written::push(some));
-        connection.outbound.send(push).await.map_err(|_| End::Gone)?;
         rest = later;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Whether these are out of the way.
@@ -291,7 +317,8 @@ impl Window {
     /// Whether everything that is not acknowledged is to be read and sent again.
     fn redeliver(&mut self, now: Duration, after: Duration) -> bool {
         let oldest = self.unacked.front();
-        let overdue = oldest.filter(|(_, sent_at)| now.saturating_sub(*sent_at) >= after);
+        let since = |sent_at: Duration| now.saturating_sub(sent_at.max(self.unwritten_at));
+        let overdue = oldest.filter(|(_, sent_at)| since(*sent_at) >= after);
         if let Some((seq, _)) = overdue {
             self.sent = seq - 1;
             self.unacked.clear();

@@ -17,10 +17,11 @@ use semel_wire::frame::{
 use semel_wire::limits::frame_bytes_max;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::{Connection, End, Outgoing, answer, presence, request};
+use super::outbound::Outbound;
+use super::{Connection, End, answer, presence, request};
 use crate::accept::{Age, DedupeMode};
 use crate::hub::Ending;
-use crate::limits::{SENDS_IN_FLIGHT_BYTES, SENDS_IN_FLIGHT_MAX};
+use crate::limits::{RESOLVE_ANSWER_BYTES, SENDS_IN_FLIGHT_BYTES, SENDS_IN_FLIGHT_MAX};
 use crate::pipeline::Answer;
 use crate::store::Resolved;
 
@@ -111,7 +112,7 @@ impl Reader<'_> {
         let all_answered = async {
             let _all = self.in_flight.acquire_many(SENDS_IN_FLIGHT_MAX).await;
             let reason = FromBroker::CloseReason(reason);
-            let _ = self.connection.outbound.send(reason.into()).await;
+            self.connection.outbound.send(reason).await;
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -136,25 +137,34 @@ impl Reader<'_> {
             }
             FromDaemon::FeatureNegotiationRequest(request) => {
                 let answer = features(connection, &request);
-                connection.outbound.send(answer.into()).await.map_err(|_| End::Gone)?;
+                sent(connection.outbound.send(answer).await)?;
                 self.negotiated.store(true, Ordering::Relaxed);
                 self.signals.negotiated.notify_one();
                 return Ok(());
             }
-            FromDaemon::Resolve(resolve) => resolved(connection, &resolve).await?,
+            FromDaemon::Resolve(resolve) => {
+                let held = connection.outbound.reserve(RESOLVE_ANSWER_BYTES).await;
+                let held = held.ok_or(End::Gone)?;
+                let answer = resolved(connection, &resolve).await?;
+                return sent(connection.outbound.answer(&answer, held).await);
+            }
             FromDaemon::Ping(ping) => FromBroker::Pong(Pong { id: ping.id }),
             FromDaemon::Pong(_) => return Ok(()),
             FromDaemon::CloseReason(reason) => {
                 tracing::warn!(kind = %reason.kind, detail = reason.detail, "a daemon closes");
                 return Ok(());
             }
-            FromDaemon::HistoryRequest(asked) => request::history(connection, &asked).await?,
-            FromDaemon::QueueTake(asked) => request::queue_take(connection, &asked).await?,
+            FromDaemon::HistoryRequest(asked) => {
+                return sent(request::history(connection, &asked).await?);
+            }
+            FromDaemon::QueueTake(asked) => {
+                return sent(request::queue_take(connection, &asked).await?);
+            }
             FromDaemon::QueueAck(asked) => request::queue_ack(connection, &asked).await?,
             FromDaemon::PresenceRequest(asked) => presence::asked(connection, &asked),
             FromDaemon::Hello(_) => return Err(End::protocol_error("hello comes once")),
         };
-        connection.outbound.send(answer.into()).await.map_err(|_| End::Gone)
+        sent(connection.outbound.send(answer).await)
     }
 
     /// Hands a send in before the next frame is read; its answer is waited for beside.
@@ -171,7 +181,7 @@ impl Reader<'_> {
             Ok(item) => item,
             Err(refused) => {
                 let refused = FromBroker::SendResult(*refused);
-                let _ = connection.outbound.send(refused.into()).await;
+                connection.outbound.send(refused).await;
                 return;
             }
         };
@@ -187,15 +197,19 @@ impl Reader<'_> {
 /// answered ends the connection.
 async fn answer_all(
     mut answering: mpsc::UnboundedReceiver<Awaited>,
-    outbound: mpsc::Sender<Outgoing>,
+    outbound: Outbound,
     doomed: mpsc::Sender<End>,
 ) {
     while let Some(Awaited { id, answer, _place, _bytes }) = answering.recv().await {
         match answer::result(id, answer.await.unwrap_or(Answer::Close)) {
-            Ok(result) => drop(outbound.send(FromBroker::SendResult(result).into()).await),
+            Ok(result) => drop(outbound.send(FromBroker::SendResult(result)).await),
             Err(end) => drop(doomed.send(end).await),
         }
     }
+}
+
+fn sent(is_open: bool) -> Result<(), End> {
+    if is_open { Ok(()) } else { Err(End::Gone) }
 }
 
 fn features(connection: &Connection, request: &FeatureNegotiationRequest) -> FromBroker {

@@ -16,10 +16,30 @@ use crate::deliverer::on_the_wire;
 use crate::limits::{HISTORY_READ_MAX, QUEUE_LEASE};
 use crate::store::{Take, Taken};
 
-/// Leases as much as was asked for and fits into the answer.
-pub(super) async fn queue_take(
+/// Leases as much as was asked for and fits into the answer, for which there must be room first.
+/// Says whether the connection goes on.
+pub(super) async fn queue_take(connection: &Connection, request: &QueueTake) -> Result<bool, End> {
+    let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
+    match connection.outbound.reserve_or_refuse(bytes_max).await.ok_or(End::Gone)? {
+        Some(held) => {
+            let taken = take(connection, request, bytes_max).await?;
+            Ok(connection.outbound.answer(&taken, held).await)
+        }
+        None => {
+            let refused = FromBroker::RequestFailed(RequestFailed {
+                request_id: request.request_id,
+                code: Code::Overloaded.as_str().to_owned(),
+                detail: "too many answers wait for daemons that do not read".to_owned(),
+            });
+            Ok(connection.outbound.send(refused).await)
+        }
+    }
+}
+
+async fn take(
     connection: &Connection,
     request: &QueueTake,
+    bytes_max: usize,
 ) -> Result<FromBroker, End> {
     let (broker, mesh) = (&connection.broker, &connection.mesh);
     let at = Reading::of(&*broker.clock);
@@ -31,7 +51,7 @@ pub(super) async fn queue_take(
         at,
         lease,
         max: i64::try_from(request.max).unwrap_or(i64::MAX),
-        bytes_max: frame_bytes_max(mesh.inline_bytes as usize),
+        bytes_max,
     };
     let request_id = request.request_id;
     let taken = broker.store.queue_take(mesh.mesh_id, &request.queue, take).await;
@@ -70,11 +90,19 @@ pub(super) async fn queue_ack(
     Ok(FromBroker::QueueAcked(QueueAcked { request_id: request.request_id, acked }))
 }
 
-/// As much as was asked for and fits into the answer.
+/// As much as was asked for and fits into the answer, for which there must be room first. It is
+/// waited for: a daemon that was refused would not ask again. Says whether the connection goes on.
 pub(super) async fn history(
     connection: &Connection,
     request: &HistoryRequest,
-) -> Result<FromBroker, End> {
+) -> Result<bool, End> {
+    let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
+    let held = connection.outbound.reserve(bytes_max).await.ok_or(End::Gone)?;
+    let page = page(connection, request).await?;
+    Ok(connection.outbound.answer(&page, held).await)
+}
+
+async fn page(connection: &Connection, request: &HistoryRequest) -> Result<FromBroker, End> {
     let (mesh, member_id) = (&connection.mesh, connection.session.member_id);
     let limit = i64::try_from(request.limit.min(HISTORY_READ_MAX)).unwrap_or(1);
     let store = &connection.broker.store;

@@ -1,11 +1,17 @@
 //! How an answer leaves: JSON, or nothing, or a problem document.
 
+use std::sync::Arc;
+
+use axum::body::Bytes;
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use semel_core::code::Code;
 use semel_store::{Fate, StoreError};
 use semel_wire::http::{Body, Problem};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::limits::ANSWER_BYTES_SMALL;
 
 /// What a request that was served is answered with.
 pub(super) struct Answer {
@@ -27,11 +33,33 @@ impl Answer {
         Self { status: StatusCode::NO_CONTENT, body: None }
     }
 
-    pub(super) fn into_response(self) -> Response {
-        let Some(body) = self.body else { return self.status.into_response() };
+    /// A large one has a place among the bytes that wait to be written until they are.
+    pub(super) fn into_response(self, unwritten: &Arc<Semaphore>) -> Response {
+        let Some(text) = self.body else { return self.status.into_response() };
+        let mut room = None;
+        if text.len() > ANSWER_BYTES_SMALL {
+            let bytes = u32::try_from(text.len()).unwrap_or(u32::MAX);
+            let Ok(held) = Arc::clone(unwritten).try_acquire_many_owned(bytes) else {
+                let detail = "too many answers wait for those who do not read them";
+                return problem(&Problem::new(Code::Overloaded, detail));
+            };
+            room = Some(held);
+        }
+        let body = Bytes::from_owner(Held { text, _room: room });
         // Answers hold what only who asked may see, an invite's token among it.
         let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
         (self.status, headers, body).into_response()
+    }
+}
+
+struct Held {
+    text: String,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
     }
 }
 

@@ -8,10 +8,11 @@ use semel_core::id::ClientMessageId;
 use semel_wire::close::CloseKind;
 use semel_wire::features::{Feature, accept};
 use semel_wire::frame::{
-    FeatureNegotiationRequest, FromBroker, FromDaemon, Ping, Resolve, ResolveItem, Verdict,
+    FeatureNegotiationRequest, FromBroker, FromDaemon, HistoryRequest, Ping, Resolve, ResolveItem,
+    Verdict,
 };
 
-use crate::client::{Daemon, Features, features, get, send_frame, serve};
+use crate::client::{Daemon, Features, features, get, send_frame, serve, until};
 use crate::support::{self, NOW};
 
 const TOPIC: (&str, &str) = ("topic", "builds");
@@ -180,7 +181,7 @@ async fn what_is_nearly_a_frame_harms_nobody() {
             Err(end) => panic!("{end:?}"),
         }
     }
-    crate::client::until(async || served.hub.connections() == 1).await;
+    until(async || served.hub.connections() == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -300,4 +301,66 @@ async fn a_broker_that_stops_says_so_and_ends() {
     assert_eq!(daemon.closed().await.code, 4013);
     drop(daemon);
     served.stopped.await.unwrap().unwrap();
+}
+
+/// What one connection may have waiting, and one frame more that is being read.
+const UNWRITTEN_MAX: usize = semel_broker::limits::OUTBOUND_BYTES_MAX;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_nobody_reads_have_a_bound_and_come_when_they_are_read() {
+    const ASKED: u64 = 400;
+    let served = serve(support::sqlite().await).await;
+    let f = &served.fixture;
+    let large = "x".repeat(20_000);
+    for number in 0..4 {
+        f.accept_one(f.item(0, &format!("m{number}"), TOPIC, &large)).await;
+    }
+    let mut deaf = Daemon::welcomed(served.address, 1).await;
+    for request_id in 0..ASKED {
+        let asked = HistoryRequest { request_id, after_seq: 0, limit: 64 };
+        deaf.say(&FromDaemon::HistoryRequest(asked)).await;
+    }
+    until(async || served.hub.unwritten() > UNWRITTEN_MAX / 2).await;
+    // Nobody else notices.
+    let mut other = Daemon::welcomed(served.address, 0).await;
+    for number in 0..50 {
+        let sent = other.send(send_frame(&format!("s{number}"), TOPIC, "hi")).await;
+        assert_eq!(sent.status, 201);
+        assert!(served.hub.unwritten() <= UNWRITTEN_MAX + (100 << 10), "of one connection");
+    }
+    let mut answered = 0;
+    while answered < ASKED {
+        match deaf.next().await.expect("it is still welcome") {
+            FromBroker::History(history) => {
+                assert_eq!(history.request_id, answered);
+                answered += 1;
+            }
+            FromBroker::Push(_) | FromBroker::FeatureNegotiationResponse(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    until(async || served.hub.unwritten() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_reads_late_gets_everything_once_and_in_order() {
+    let served = serve(support::sqlite().await).await;
+    let f = &served.fixture;
+    let large = "x".repeat(60_000);
+    for number in 0..240 {
+        f.accept_one(f.item(0, &format!("m{number}"), TOPIC, &large)).await;
+    }
+    let mut late = Daemon::welcomed(served.address, 1).await;
+    until(async || served.hub.unwritten() > UNWRITTEN_MAX / 2).await;
+    assert!(served.hub.unwritten() <= UNWRITTEN_MAX);
+    let mut expected = 1;
+    while expected <= 240 {
+        for delivery in late.pushed().await.deliveries {
+            assert_eq!(delivery.seq, expected);
+            expected += 1;
+        }
+        assert!(served.hub.unwritten() <= UNWRITTEN_MAX);
+    }
+    late.ack(240).await;
+    until(async || served.hub.unwritten() == 0).await;
 }

@@ -165,7 +165,9 @@ async fn what_a_night_finds_is_shown() {
 }
 
 fn encoded(metrics: &Metrics) -> String {
-    metrics.encode(&Live { connections: 0, limiter: LimiterCounts::default() }).unwrap()
+    metrics
+        .encode(&Live { connections: 0, unwritten: 0, limiter: LimiterCounts::default() })
+        .unwrap()
 }
 
 pub(crate) async fn scraped(served: &Served) -> String {

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Up, command, json};
 
@@ -57,12 +57,10 @@ fn silent_connections_keep_out_nobody() {
             assert!((open_files(&up) as u64) < FILES);
         }
     }
-    let began = Instant::now();
     for number in 0..5 {
         let sent = json(folder.path(), &["send", "@me", &format!("hello {number}"), "--wait"]);
         assert_eq!(sent["status"], "done");
     }
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     // A new connection to the flooded doors is served, too.
     for door in ["broker", "api"] {
         let mut stream = TcpStream::connect(host(up.ready[door].as_str().unwrap())).unwrap();
