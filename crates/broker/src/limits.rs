@@ -231,7 +231,7 @@ pub const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a stranger's connection may last, whatever it does.
 pub const STRANGER_LIFE: Duration = Duration::from_secs(15);
 
-/// What a stranger may send, and what one that became a WebSocket may before its `hello` is admitted.
+/// What a stranger may send, and what a WebSocket may before its `hello` is admitted.
 pub const STRANGER_BYTES_MAX: usize = 256 << 10;
 /// See [`STRANGER_BYTES_MAX`]: a `hello` that is a little too large still hears why.
 pub const HELLO_BYTES_MAX: usize = HANDSHAKE_BYTES_MAX + (1 << 10);

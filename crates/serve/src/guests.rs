@@ -1,12 +1,12 @@
 //! Who is at the other end of a stream, as far as its door knows.
 //!
 //! A stream is a *stranger's* until whoever serves it knows who is there: a hello was admitted, a
-//! signature or a token was right. Strangers have places of their own, little time and few bytes, so
-//! that those who say nothing cannot keep out those who are known. Where all their places are taken
+//! signature or a token was right. Strangers have places of their own, little time and few bytes,
+//! so that those who say nothing cannot keep out those who are known. Where all their places are taken
 //! the oldest is closed: the next one need not wait for a time limit.
 //!
-//! That a stranger is in the list is what decides: whoever takes it out, under the list's lock, says
-//! what becomes of it, and nobody is both known and closed.
+//! That a stranger is in the list is what decides: whoever takes it out, under the list's lock,
+//! says what becomes of it, and nobody is both known and closed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

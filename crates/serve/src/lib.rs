@@ -86,8 +86,8 @@ impl Connections {
         Self { limits, guests, stopping: watch::channel(false).0 }
     }
 
-    /// Waits for room for a stranger, who gets that of the oldest one if need be; `None` when nobody
-    /// is let in any more.
+    /// Waits for room for a stranger, who gets that of the oldest one if need be; `None` when
+    /// nobody is let in any more.
     pub async fn room(&self) -> Option<Room> {
         self.guests.room().await.map(|place| self.with(place))
     }
