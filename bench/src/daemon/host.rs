@@ -21,9 +21,11 @@ use semel_core::id::{MeshId, UuidId};
 use semel_core::mint::IdMint;
 use semel_core::plausible::SweepClock;
 use semel_crypto::keys::KeyPair;
+use semel_daemon::dial::Dialler;
 use semel_daemon::engine::{Engine, EngineOptions};
 use semel_daemon::http::{Member, part};
 use semel_daemon::link::{LinkOptions, LinkState};
+use semel_wire::place::{BrokerPlace, Plain};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
@@ -56,14 +58,15 @@ pub(crate) async fn host(folder: &Path, number: u8, url: &str) -> Result<Host> {
     std::fs::create_dir_all(&folder)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let mint = Arc::new(IdMint::new(Arc::clone(&clock), Box::new(random)));
+    let place = BrokerPlace::parse(url).map_err(anyhow::Error::from)?;
+    let broker = Dialler::new(place, Plain::LoopbackOnly, None);
     let link = LinkOptions {
-        url: url.to_owned(),
+        broker,
         mesh: "bench".to_owned(),
         key_id: format!("key-{number}"),
         keys: Arc::new(keys(number)),
         instance_id: UuidId::new(Uuid::from_u128(u128::from(number))),
         version: "bench".to_owned(),
-        tls: None,
         require: Vec::new(),
         window: LinkOptions::WINDOW,
         max_age_hours_override: None,

@@ -55,6 +55,8 @@ pub struct Options {
     pub connections: ConnectionLimits,
     /// Paths of others that are served by the same door.
     pub routes: Router,
+    /// A second way in, in plain text: for the daemon of the same process.
+    pub own: Option<TcpListener>,
 }
 
 impl Default for Options {
@@ -64,6 +66,7 @@ impl Default for Options {
             tls_handshake_timeout: TLS_HANDSHAKE_TIMEOUT,
             connections: room(CONNECTIONS_MAX),
             routes: Router::new(),
+            own: None,
         }
     }
 }
@@ -133,9 +136,9 @@ pub async fn serve_with(
     drop(vital.spawn("sessions", sessions::run(Arc::clone(&broker), ended)));
     let connections = Connections::new(options.connections);
     let tls = options.tls.map(|config| (TlsAcceptor::from(config), options.tls_handshake_timeout));
-    let mut shutdown = pin!(shutdown);
+    let (mut shutdown, own) = (pin!(shutdown), options.own);
     loop {
-        let (place, stream) = tokio::select! {
+        let (place, stream, whose) = tokio::select! {
             () = &mut shutdown => break,
             () = broker.life.is_over() => {
                 broker.hub.end_all(&Ending::Abandon);
@@ -145,28 +148,50 @@ pub async fn serve_with(
                 broker.hub.end_all(&Ending::Abandon);
                 return Err(io::Error::other(ended));
             }
-            Some(accepted) = accept(&connections, &listener) => accepted,
+            Some(accepted) = accept(&connections, &listener, own.as_ref()) => accepted,
             else => break,
         };
         // In a task of its own from the first byte on: nobody waits for another's handshake.
-        drop(tokio::spawn(serve_one(place, stream, tls.clone(), routes.clone())));
+        let tls = tls.clone().filter(|_| whose == Whose::Anybody);
+        drop(tokio::spawn(serve_one(place, stream, tls, routes.clone())));
     }
     draining.store(true, Ordering::SeqCst);
-    drop(listener);
+    drop((listener, own));
     drain(&broker.hub, &connections).await;
     Ok(())
 }
 
+/// Which way somebody has come in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Anybody,
+    Own,
+}
+
 /// The next connection, once there is room for a stranger.
-async fn accept(connections: &Connections, listener: &TcpListener) -> Option<(Place, TcpStream)> {
+async fn accept(
+    connections: &Connections,
+    listener: &TcpListener,
+    own: Option<&TcpListener>,
+) -> Option<(Place, TcpStream, Whose)> {
+    let accept_own = || async {
+        match own {
+            Some(own) => own.accept().await,
+            None => std::future::pending().await,
+        }
+    };
     loop {
         let room = connections.room().await?;
-        match listener.accept().await {
+        let (accepted, whose) = tokio::select! {
+            accepted = listener.accept() => (accepted, Whose::Anybody),
+            accepted = accept_own() => (accepted, Whose::Own),
+        };
+        match accepted {
             Ok((stream, peer)) => {
                 let Some(place) = room.stranger(peer.ip()) else { continue };
                 // Frames are small and somebody waits for each: none is held back to fill a packet.
                 let _ = stream.set_nodelay(true);
-                return Some((place, stream));
+                return Some((place, stream, whose));
             }
             Err(error) if went_away(&error) => {}
             Err(error) => {

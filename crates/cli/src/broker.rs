@@ -1,13 +1,13 @@
 //! `semel broker`: run one, or look after its store.
 
 pub(crate) mod backup;
-mod invite;
+pub(crate) mod invite;
 mod member;
 mod mesh;
 pub(crate) mod registrar;
 pub(crate) mod serve;
 pub(crate) mod target;
-mod tls;
+pub(crate) mod tls;
 pub(crate) mod token;
 mod topic;
 mod upkeep;

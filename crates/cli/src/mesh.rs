@@ -5,9 +5,12 @@ pub(crate) mod join;
 use clap::Subcommand;
 use semel_daemon::home::{Complete, Home};
 use semel_daemon::identity::{IdentityError, Membership};
+use semel_wire::link::JoinLink;
 use serde_json::{Value, json};
 
+use crate::broker::invite::refuse_place;
 use crate::daemon::home::HomeArgument;
+use crate::daemon::tls::PlainText;
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::local::Local;
 use crate::print;
@@ -30,6 +33,12 @@ enum Command {
         /// For how long
         #[arg(long, default_value = "24h", value_parser = crate::duration::parse)]
         ttl: std::time::Duration,
+        /// Where those who join reach the broker, when that is not where this host does:
+        /// https://HOST:PORT
+        #[arg(long, value_name = "URL")]
+        broker_url: Option<String>,
+        #[command(flatten)]
+        plain: PlainText,
         #[command(flatten)]
         local: Local,
     },
@@ -54,10 +63,16 @@ enum Command {
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
         Command::Join(arguments) => join::run(arguments).await,
-        Command::Invite { uses, ttl, local } => {
+        Command::Invite { uses, ttl, broker_url, plain, local } => {
+            if let Some(url) = broker_url {
+                refuse_place(url, plain.plain())?;
+            }
             let daemon = local.daemon().await?;
             let body = json!({"uses": uses, "ttl_s": ttl.as_secs()});
-            let invite = daemon.post("/v1/mesh/invite", &body).await?;
+            let mut invite = daemon.post("/v1/mesh/invite", &body).await?;
+            if let Some(url) = broker_url {
+                at(&mut invite, url);
+            }
             daemon.show(&invite, |invite| {
                 let link = invite.get("invite").and_then(Value::as_str).unwrap_or_default();
                 format!("{link}\n")
@@ -74,6 +89,14 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             daemon.show(&left, |_| format!("this host has left the mesh {mesh}\n"))
         }
         Command::List { home, json } => list(home, Form::of_flag(*json)),
+    }
+}
+
+/// The same invite, which names another address of the broker.
+fn at(invite: &mut Value, url: &str) {
+    let link = invite.get("invite").and_then(Value::as_str).map(JoinLink::parse);
+    if let Some(Ok(link)) = link {
+        invite["invite"] = JoinLink { broker_url: url.to_owned(), ..link }.encode().into();
     }
 }
 

@@ -2,14 +2,16 @@
 //! embedded SQLite, with nothing to configure. The first run makes what is missing, later ones use
 //! it.
 
+mod door;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use semel_api::part::Part;
 use semel_broker::connection::Broker;
-use semel_broker::server;
 use semel_broker::store::{NewMember, Role, Store};
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::id::{MemberId, MeshId};
@@ -23,13 +25,15 @@ use semel_registrar::local;
 use semel_registrar::registrar::Registrar;
 use semel_registrar::store::JOBS_DOMAIN;
 use semel_vital::{Ended, How, Vital};
+use semel_wire::place::Plain;
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::broker::registrar;
 use crate::broker::serve::{assemble, broken, limiter_at};
 use crate::broker::target::{Opened, Target, failed};
+use crate::broker::tls::Tls;
 use crate::broker::token;
 use crate::checks;
 use crate::daemon::home::{HomeArgument, home_words};
@@ -42,6 +46,8 @@ use crate::system::{
     stopped,
 };
 use crate::{announce, budget, log};
+
+use door::Door;
 
 /// The mesh of a machine that is alone.
 pub(crate) const MESH: &str = "local";
@@ -62,6 +68,8 @@ pub(crate) struct Arguments {
     /// Where other hosts' daemons connect; without it 127.0.0.1:7117, or a free port
     #[arg(long, value_name = "ADDRESS")]
     broker_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    tls: Tls,
     /// Where programs call besides the socket; without it 127.0.0.1:7118, or a free port
     #[arg(long, value_name = "ADDRESS")]
     api_listen: Option<SocketAddr>,
@@ -91,6 +99,8 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     log::to_stderr();
     refuse_few_threads(SERVING_THREADS)?;
+    let usual = free_or(arguments.broker_listen, loopback(7117));
+    let certificate = arguments.tls.open(usual)?;
     budget::raise();
     let root = arguments.home.find()?;
     let retention = registrar::retention(arguments.registrar_retention_days)?;
@@ -101,28 +111,18 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     check(&home, arguments)?;
     // Whoever has the folder runs here already.
     let locked = home.clone().lock().map_err(|error| refused(chain(&error)))?;
-    let listener = listen(arguments.broker_listen, loopback(7117)).await?;
-    let address = listener.local_addr().map_err(|error| refused(error.to_string()))?;
+    let door = Door::open(usual, certificate).await?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let limiter = limiter_at(&arguments.limiter, &clock)?;
-    let folder = make_broker_folder(&root)?;
-    let store = open_store(&root, arguments).await?;
-    let admin_token = Some(token::load(&folder.join("admin_token"))?);
-    let authority = Some(folder.join("authority"));
-    let registrar = registrar::start(authority, &store, &clock).await?;
     let vital = Vital::default();
     plant(&vital, "up");
-    registrar::sweep_nightly(&vital, &registrar, retention);
-    let routes = registrar::router(Arc::clone(&registrar), admin_token.clone());
-    let broker =
-        assemble(&vital, Store::clone(&store), limiter, Arc::clone(&clock), admin_token).await?;
-    let url = format!("ws://{address}/v1/mesh");
-    join(&broker, &locked, &url, arguments.name.clone().unwrap_or_else(host_name), &*clock).await?;
-    let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
-    let connections = server::room(budget::now().broker);
-    let options = server::Options { routes, connections, ..server::Options::default() };
+    let Assembled { store: _store, registrar, routes, broker } =
+        assembled(arguments, &root, &vital, &clock).await?;
+    join(&broker, &locked, &door.own, arguments.name.clone().unwrap_or_else(host_name), &*clock)
+        .await?;
+    let (stop, stopping) = oneshot::channel::<()>();
+    let url = door.told.clone();
     let stopping = async move { drop(stopping.await) };
-    let mut serving = tokio::spawn(server::serve_with(options, broker, listener, stopping));
+    let mut serving = tokio::spawn(door.serve(routes, broker, stopping));
     drop(locked);
     let api_listen = Some(free_or(arguments.api_listen, loopback(7118)));
     let socket = home.socket_path().map_err(|error| refused(chain(&error)))?;
@@ -133,7 +133,15 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         false => Some(RunningJobs::open(start).await?),
     };
     let parts = parts(registrar, jobs.as_ref());
-    let start = Start { home, api_listen, tls: None, parts, ephemeral: None, access: Access::Full };
+    let start = Start {
+        home,
+        api_listen,
+        tls: None,
+        plain: Plain::LoopbackOnly,
+        parts,
+        ephemeral: None,
+        access: Access::Full,
+    };
     let daemon = RunningDaemon::start(start).await?;
     // Only now is everything there that gears call.
     if let Some(jobs) = &mut jobs {
@@ -149,18 +157,52 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         served = &mut serving => Some(broker_ended(served)),
         ended = vital.ended() => Some(ended.into()),
     };
-    let stopping = async {
-        // Jobs first: they send through the daemon. Then the daemon: what it handed over is
-        // answered.
-        if let Some(jobs) = &mut jobs {
-            jobs.stop().await;
-        }
-        let stopped = daemon.stop().await;
-        let _ = stop.send(());
-        drained(serving).await;
-        stopped
-    };
-    stop_after(ended, stopping).await
+    stop_after(ended, stop_all(jobs.as_mut(), daemon, stop, serving)).await
+}
+
+/// Jobs first: they send through the daemon. Then the daemon: what it handed over is answered.
+async fn stop_all(
+    jobs: Option<&mut RunningJobs>,
+    daemon: RunningDaemon,
+    broker: oneshot::Sender<()>,
+    serving: JoinHandle<std::io::Result<()>>,
+) -> Result<(), Failure> {
+    if let Some(jobs) = jobs {
+        jobs.stop().await;
+    }
+    let stopped = daemon.stop().await;
+    let _ = broker.send(());
+    drained(serving).await;
+    stopped
+}
+
+/// The broker, and what it is made of.
+struct Assembled {
+    /// Closed when everything else has ended.
+    store: Opened,
+    registrar: Arc<Registrar>,
+    routes: Router,
+    broker: Arc<Broker>,
+}
+
+async fn assembled(
+    arguments: &Arguments,
+    root: &Path,
+    vital: &Vital,
+    clock: &Arc<dyn Clock>,
+) -> Result<Assembled, Failure> {
+    let retention = registrar::retention(arguments.registrar_retention_days)?;
+    let limiter = limiter_at(&arguments.limiter, clock)?;
+    let folder = make_broker_folder(root)?;
+    let store = open_store(root, arguments).await?;
+    let admin_token = Some(token::load(&folder.join("admin_token"))?);
+    let authority = Some(folder.join("authority"));
+    let registrar = registrar::start(authority, &store, clock).await?;
+    registrar::sweep_nightly(vital, &registrar, retention);
+    let routes = registrar::router(Arc::clone(&registrar), admin_token.clone());
+    let clock = Arc::clone(clock);
+    let broker = assemble(vital, Store::clone(&store), limiter, clock, admin_token).await?;
+    Ok(Assembled { store, registrar, routes, broker })
 }
 
 /// What can be seen to fail is refused before anything is opened or made.
@@ -209,14 +251,6 @@ fn parts(registrar: Arc<Registrar>, jobs: Option<&RunningJobs>) -> Vec<Part> {
     let mut parts = vec![local::part(registrar)];
     parts.extend(jobs.map(|jobs| part(Arc::clone(&jobs.engine))));
     parts
-}
-
-/// A port that was asked for, or the usual one, or any.
-async fn listen(asked: Option<SocketAddr>, usual: SocketAddr) -> Result<TcpListener, Failure> {
-    let address = free_or(asked, usual);
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| Failure::new(Exit::Unavailable, format!("error: {address}: {error}")))
 }
 
 /// The usual port, unless somebody else has it: then a free one is as good.
@@ -289,11 +323,13 @@ async fn join(
             made.map_err(|error| failed(&error))?;
             // An earlier first run may have been cut off after it made the mesh: the store knows.
             let (mesh_id, member_id) = member(broker, &pubkey).await?;
-            Membership { broker: String::new(), mesh_id, member_id, name, joined_at: now }
+            let plain = Plain::LoopbackOnly;
+            Membership { broker: String::new(), mesh_id, member_id, name, joined_at: now, plain }
         }
     };
     // Ports may change from run to run.
-    let membership = Membership { broker: url.to_owned(), ..membership };
+    let plain = Plain::LoopbackOnly;
+    let membership = Membership { broker: url.to_owned(), plain, ..membership };
     membership.write(home).map_err(|error| refused(chain(&error)))
 }
 

@@ -10,6 +10,7 @@ use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId};
 use semel_daemon::home::{Home, HomeFile, MeshSlug};
 use semel_daemon::identity::Membership;
+use semel_wire::place::Plain;
 
 const MEMBER: &str = "01890a5d-ac96-774b-bcce-b302099a8058";
 
@@ -34,6 +35,7 @@ fn join(root: &Path, slug: &str, name: &str) {
         member_id: MemberId::parse(MEMBER).unwrap(),
         name: name.to_owned(),
         joined_at: UnixMs(1_700_000_000_000),
+        plain: Plain::LoopbackOnly,
     };
     membership.write(&home).unwrap();
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName};
-use hyper::{Method, Request, StatusCode, Uri};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use semel_core::clock::Clock;
 use semel_core::code::Code;
@@ -23,11 +23,10 @@ use semel_wire::http::{
     TopicItem,
 };
 use semel_wire::path;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 pub(crate) use remote::peer;
 
+use crate::dial::{DialError, Dialler};
 use crate::limits::{REMOTE_ANSWER_BYTES_MAX, REMOTE_PAGES_MAX, REQUEST_TIMEOUT};
 
 /// Why a request came to nothing.
@@ -44,32 +43,23 @@ pub enum ApiError {
 
 /// A broker, as one member of one mesh asks it.
 pub struct BrokerApi {
-    /// `http://host:port` or `https://…`.
-    base: String,
+    broker: Dialler,
     mesh: String,
     keys: Arc<KeyPair>,
-    tls: Option<Arc<rustls::ClientConfig>>,
     clock: Arc<dyn Clock>,
     random: Arc<dyn Fn() -> u128 + Send + Sync>,
 }
 
 impl BrokerApi {
-    /// `url` is that of the WebSocket: the API is at the same place.
+    /// The API is where the WebSocket is.
     pub fn new(
-        url: &str,
+        broker: Dialler,
         mesh: &str,
         keys: Arc<KeyPair>,
-        tls: Option<Arc<rustls::ClientConfig>>,
         clock: Arc<dyn Clock>,
         random: Arc<dyn Fn() -> u128 + Send + Sync>,
     ) -> Self {
-        let base = url.strip_suffix("/v1/mesh").unwrap_or(url);
-        let base = match base.split_once("://") {
-            Some(("wss", rest)) => format!("https://{rest}"),
-            Some((_, rest)) => format!("http://{rest}"),
-            None => format!("http://{base}"),
-        };
-        Self { base, mesh: mesh.to_owned(), keys, tls, clock, random }
+        Self { broker, mesh: mesh.to_owned(), keys, clock, random }
     }
 
     /// Becomes a member by an invite.
@@ -198,26 +188,13 @@ impl BrokerApi {
         body: String,
         sent: &AtomicBool,
     ) -> Result<(StatusCode, Bytes), ApiError> {
-        let uri: Uri = self.base.parse().map_err(away_of)?;
-        let host = uri.host().unwrap_or_default();
-        let secure = uri.scheme_str() == Some("https");
-        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
-        let stream = stream.map_err(away_of)?;
-        let request = self.signed(&uri, &method, path_and_query, body)?;
-        if !secure {
-            return exchange(TokioIo::new(stream), request, sent).await;
-        }
-        let config = self.tls.as_ref().ok_or_else(|| away("TLS is not set up"))?;
-        let name = rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(away_of)?;
-        let connector = TlsConnector::from(Arc::clone(config));
-        let stream = connector.connect(name, stream).await.map_err(away_of)?;
+        let stream = self.broker.dial(|stream| stream).await.map_err(not_there)?;
+        let request = self.signed(&method, path_and_query, body)?;
         exchange(TokioIo::new(stream), request, sent).await
     }
 
     fn signed(
         &self,
-        uri: &Uri,
         method: &Method,
         path_and_query: &str,
         body: String,
@@ -236,7 +213,7 @@ impl BrokerApi {
         let request = Request::builder()
             .method(method)
             .uri(path_and_query)
-            .header(HOST, uri.authority().map_or("", |authority| authority.as_str()))
+            .header(HOST, self.broker.place().authority())
             .header(CONTENT_TYPE, "application/json")
             .header(ours("semel-key"), self.keys.public().to_hex().to_string())
             .header(ours("semel-time"), time.0.to_string())
@@ -282,6 +259,13 @@ fn unanswered(error: ApiError) -> ApiError {
             ApiError::Refused(Box::new(Problem::of(Refusal::new(Code::OutcomeUnknown, detail))))
         }
         refused @ ApiError::Refused(_) => refused,
+    }
+}
+
+fn not_there(error: DialError) -> ApiError {
+    match error {
+        DialError::PlainText { refusal, .. } => ApiError::Refused(Box::new(Problem::of(refusal))),
+        DialError::Unfit(why) | DialError::Silent(why) | DialError::Away(why) => away(why),
     }
 }
 

@@ -355,7 +355,7 @@ impl Engine {
 
 fn broker_api(link: &LinkOptions, clock: &Arc<dyn Clock>) -> BrokerApi {
     let (keys, random) = (Arc::clone(&link.keys), Arc::clone(&link.random));
-    BrokerApi::new(&link.url, &link.mesh, keys, link.tls.clone(), Arc::clone(clock), random)
+    BrokerApi::new(link.broker.clone(), &link.mesh, keys, Arc::clone(clock), random)
 }
 
 fn requeue_in_tx(

@@ -330,6 +330,12 @@ impl LockedHome {
         written.map_err(io("write", &path))
     }
 
+    /// Removes a small file, if it is there.
+    pub fn remove(&self, file: HomeFile) -> Result<(), HomeError> {
+        let path = self.home.path(file);
+        durable::remove(&path).map_err(io("remove", &path))
+    }
+
     /// Makes a file, empty and with its mode, for somebody who would open it with another mode: a
     /// database takes its mode, and that of its log, from the file it finds.
     pub fn prepare(&self, file: HomeFile) -> Result<PathBuf, HomeError> {
@@ -391,8 +397,7 @@ impl LockedHome {
             Ok(_) | Err(_) => durable::remove(&socket).map_err(io("remove", &socket))?,
         }
         for file in [HomeFile::HttpPort, HomeFile::Pid] {
-            let path = self.home.path(file);
-            durable::remove(&path).map_err(io("remove", &path))?;
+            self.remove(file)?;
         }
         // Of an ephemeral member: its key is gone, so nobody can send or read what is in it.
         self.remove_ephemeral()

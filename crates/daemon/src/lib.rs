@@ -2,8 +2,8 @@
 //!
 //! Reading order: its folder and what it is called ([`home`], [`identity`], [`token`]), how it is
 //! set up ([`config`], [`environment`], [`logfile`]), the tables ([`store`]), how sends are
-//! accepted ([`outbox`]) and messages kept ([`inbox`]), the connection to the broker ([`link`]),
-//! what else is asked of it ([`remote`], [`broker_api`]), all of it together ([`engine`]), how it
+//! accepted ([`outbox`]) and messages kept ([`inbox`]), the way to the broker ([`dial`]), the
+//! connection to it ([`link`]), what else is asked of it ([`remote`], [`broker_api`]), all of it together ([`engine`]), how it
 //! is reached ([`http`]), and how an ephemeral member ends ([`farewell`]).
 
 pub mod home;
@@ -15,6 +15,7 @@ pub mod environment;
 pub mod logfile;
 
 pub mod broker_api;
+pub mod dial;
 mod directory;
 pub mod engine;
 pub mod farewell;

@@ -15,8 +15,8 @@ pub const SOCKET_PATH_BYTES_MAX: usize = if cfg!(target_os = "linux") { 107 } el
 /// Meshes that are listed of one host.
 pub const MESHES_LISTED_MAX: usize = 1024;
 
-/// Bytes of a broker's address.
-pub const BROKER_URL_BYTES_MAX: usize = 2048;
+/// Addresses of one broker that are tried.
+pub const DIAL_ADDRESSES_MAX: usize = 8;
 
 /// Bytes of a member's name, as the broker has it.
 pub const MEMBER_NAME_BYTES_MAX: usize = 128;

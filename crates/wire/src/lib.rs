@@ -4,7 +4,8 @@
 //!
 //! Reading order: the two directions ([`frame`]), what a broker offers ([`features`]), how a
 //! conversation ends ([`close`]), what a frame may cost ([`limits`]); and beside frames, the bodies
-//! of the broker's HTTP API ([`http`], [`path`]) and the link of an invite ([`link`]).
+//! of the broker's HTTP API ([`http`], [`path`]), where a broker is ([`place`]) and the link of an
+//! invite ([`link`]).
 
 mod codec;
 
@@ -13,6 +14,7 @@ pub mod frame;
 pub mod http;
 pub mod link;
 pub mod path;
+pub mod place;
 
 pub mod close;
 pub mod features;

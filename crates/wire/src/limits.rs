@@ -69,6 +69,9 @@ pub const INVITE_USES_MAX: u64 = 10_000;
 /// The longest life of an invite: 30 days.
 pub const INVITE_TTL_SECONDS_MAX: u64 = 30 * 24 * 60 * 60;
 
+/// Bytes of a broker's address.
+pub const BROKER_URL_BYTES_MAX: usize = 2048;
+
 /// Bytes of an invite's link.
 pub const JOIN_LINK_BYTES_MAX: usize = 4096;
 

@@ -9,6 +9,7 @@ use semel_core::refusal::Refusal;
 use crate::codec::{check_name, invalid};
 use crate::limits::{JOIN_LINK_BYTES_MAX, NAME_BYTES_MAX};
 use crate::path;
+use crate::place::BrokerPlace;
 
 const PREFIX: &str = "semel://join/";
 
@@ -52,13 +53,15 @@ impl JoinLink {
             mesh: check_name(path::decode(mesh).ok_or_else(refuse)?, NAME_BYTES_MAX)?,
             token: checked_token(token.to_owned())?,
         };
-        let url = link.broker_url.as_str();
-        let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-        let plain = url.bytes().all(|byte| byte.is_ascii_graphic());
-        if !plain || host.is_none_or(str::is_empty) || link.encode() != text {
+        if link.place().is_err() || link.encode() != text {
             return Err(refuse());
         }
         Ok(link)
+    }
+
+    /// Where the broker is.
+    pub fn place(&self) -> Result<BrokerPlace, Refusal> {
+        BrokerPlace::parse_http(&self.broker_url)
     }
 }
 
@@ -126,6 +129,17 @@ mod tests {
         ] {
             assert!(JoinLink::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn its_broker_has_a_plain_address() {
+        for broker in ["https://u@a", "http://u:p@a:1", "https://a/path", "https://a?q", "wss://a"]
+        {
+            let text = JoinLink { broker_url: broker.to_owned(), ..link() }.encode();
+            assert!(JoinLink::parse(&text).is_err(), "{broker}");
+        }
+        let text = JoinLink { broker_url: "https://[::1]:7117/".to_owned(), ..link() }.encode();
+        assert_eq!(JoinLink::parse(&text).unwrap().place().unwrap().host(), "::1");
     }
 
     #[test]

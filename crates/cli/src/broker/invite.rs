@@ -6,9 +6,11 @@ use semel_broker::http::token_hash;
 use semel_broker::store::{NewInvite, Role};
 use semel_wire::limits::INVITE_TTL_SECONDS_MAX;
 use semel_wire::link::{self, JoinLink};
+use semel_wire::place::{BrokerPlace, Plain};
 
 use super::target::{self, failed, mesh as find, now, random_bytes};
-use crate::exit::{Exit, Failure};
+use crate::daemon::tls::in_plain_text;
+use crate::exit::{Exit, Failure, Form};
 use crate::print;
 
 #[derive(Debug, clap::Args)]
@@ -25,6 +27,10 @@ pub(crate) struct Arguments {
     /// Where those who join reach the broker: http://… or https://…
     #[arg(long)]
     broker_url: String,
+
+    /// Let it say http:// of another machine, where others can read and change everything
+    #[arg(long)]
+    insecure_allow_plain: bool,
 
     /// How many may join
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -47,11 +53,13 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let role = Role::parse(&arguments.role).ok_or_else(|| usage("--role is member or owner"))?;
     let ttl =
         ttl(&arguments.ttl).ok_or_else(|| usage("--ttl is like 90s, 24h or 7d, at most 30d"))?;
+    let plain = if arguments.insecure_allow_plain { Plain::Allowed } else { Plain::LoopbackOnly };
+    refuse_place(&arguments.broker_url, plain)?;
     let token = link::token(&random_bytes());
     let (broker_url, mesh) = (arguments.broker_url.clone(), arguments.mesh.clone());
     let link = JoinLink { broker_url, mesh, token: token.clone() }.encode();
     if JoinLink::parse(&link).is_err() {
-        return Err(usage("--broker-url is http://… or https://…"));
+        return Err(usage("the mesh's name is too long for an invite"));
     }
     let store = arguments.target.open_used().await?;
     let mesh = find(&store, &arguments.mesh).await?;
@@ -69,6 +77,15 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let text = "error: the mesh has too many invites that have not ended";
     Err(Failure::new(Exit::Conflict, text))
+}
+
+/// An address that is told to others: it must be one, and not of plain text to another machine.
+pub(crate) fn refuse_place(url: &str, plain: Plain) -> Result<(), Failure> {
+    let place = BrokerPlace::parse_http(url).map_err(|refusal| {
+        let text = format!("error: --broker-url is https://HOST:PORT: {}", refusal.detail);
+        Failure::new(Exit::Usage, text)
+    })?;
+    place.refuse_plain_for_others(plain).map_err(|refusal| in_plain_text(&refusal, Form::Text))
 }
 
 fn ttl(text: &str) -> Option<Duration> {

@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
 
 /// Bind, open, serve, wait: in this order, so that a taken port is told before a store is touched.
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let tls = arguments.tls.open(arguments.listen)?;
+    let certificate = arguments.tls.open(arguments.listen)?;
     log::to_stderr();
     refuse_few_threads(SERVING_THREADS)?;
     budget::raise();
@@ -96,7 +96,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let routes = registrar::routes(arguments, &vital, &store, &clock, admin_token.clone()).await?;
     let broker = assemble(&vital, Store::clone(&store), limiter, clock, admin_token).await?;
     let shutdown = stopped().map_err(io)?;
-    let scheme = if tls.is_some() { "wss" } else { "ws" };
+    let scheme = if certificate.is_some() { "wss" } else { "ws" };
     let url = format!("{scheme}://{address}/v1/mesh");
     if arguments.json {
         let broker_id = broker.broker_id.to_string();
@@ -105,6 +105,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         announce(&format!("the broker is ready at {url}\n"));
     }
+    let tls = certificate.as_ref().map(|certificate| Arc::clone(&certificate.config));
     let connections = server::room(budget::now().broker);
     let options = server::Options { tls, routes, connections, ..server::Options::default() };
     let (stop, stopping) = oneshot::channel::<()>();

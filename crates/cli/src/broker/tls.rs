@@ -5,18 +5,21 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use semel_broker::limits::PEM_BYTES_MAX;
+use semel_wire::place::{Plain, may_be_plain};
 
 use crate::exit::{Exit, Failure};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Tls {
+pub(crate) struct Tls {
     /// Speak TLS with this certificate, its chain after it (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -32,11 +35,12 @@ pub(super) struct Tls {
 
 impl Tls {
     /// What to speak on this address; `None` is plain text, which only this machine may hear.
-    pub(super) fn open(&self, listen: SocketAddr) -> Result<Option<Arc<ServerConfig>>, Failure> {
+    pub(crate) fn open(&self, listen: SocketAddr) -> Result<Option<Certificate>, Failure> {
         if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
-            return configuration(certificate, key).map(Some);
+            return Certificate::open(certificate, key).map(Some);
         }
-        if listen.ip().is_loopback() || self.insecure_allow_plain {
+        let plain = if self.insecure_allow_plain { Plain::Allowed } else { Plain::LoopbackOnly };
+        if may_be_plain(listen.ip(), plain) {
             return Ok(None);
         }
         let text = format!(
@@ -48,7 +52,54 @@ impl Tls {
     }
 }
 
-fn configuration(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Failure> {
+/// Who this broker is: a certificate that can be renewed while it serves.
+pub(crate) struct Certificate {
+    pub(crate) config: Arc<ServerConfig>,
+    shown: Arc<Shown>,
+    provider: Arc<CryptoProvider>,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+/// What the next handshake shows.
+#[derive(Debug)]
+struct Shown(RwLock<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl Certificate {
+    fn open(certificate: &Path, key: &Path) -> Result<Self, Failure> {
+        // Named here and not taken from the process: nobody else can have chosen another one.
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let shown = Arc::new(Shown(RwLock::new(certified(&provider, certificate, key)?)));
+        let resolver = Arc::clone(&shown);
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| refused(certificate, error))?
+            .with_no_client_auth()
+            .with_cert_resolver(resolver);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let (certificate, key) = (certificate.to_owned(), key.to_owned());
+        Ok(Self { config: Arc::new(config), shown, provider, certificate, key })
+    }
+
+    /// Reads both files again. Connections that live go on; what cannot be used changes nothing.
+    pub(crate) fn reload(&self) -> Result<(), Failure> {
+        let renewed = certified(&self.provider, &self.certificate, &self.key)?;
+        *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        Ok(())
+    }
+}
+
+fn certified(
+    provider: &CryptoProvider,
+    certificate: &Path,
+    key: &Path,
+) -> Result<Arc<CertifiedKey>, Failure> {
     let chain = CertificateDer::pem_reader_iter(open(certificate)?)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| refused(certificate, error))?;
@@ -58,18 +109,10 @@ fn configuration(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Fa
     // What is in the file is nobody's business, not even when it is no key.
     let secret = PrivateKeyDer::from_pem_reader(open(key)?)
         .map_err(|_| refused(key, "there is no private key in it that can be read"))?;
-    // Named here and not taken from the process: nobody else can have chosen another one.
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut configuration = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| refused(certificate, error))?
-        .with_no_client_auth()
-        .with_single_cert(chain, secret)
-        .map_err(|error| {
-            refused(certificate, format_args!("with the key {}: {error}", key.display()))
-        })?;
-    configuration.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(configuration))
+    let certified = CertifiedKey::from_der(chain, secret, provider).map_err(|error| {
+        refused(certificate, format_args!("with the key {}: {error}", key.display()))
+    })?;
+    Ok(Arc::new(certified))
 }
 
 fn open(path: &Path) -> Result<BufReader<std::io::Take<File>>, Failure> {

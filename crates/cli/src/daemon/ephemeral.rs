@@ -5,11 +5,11 @@ use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use semel_core::clock::Clock;
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_daemon::broker_api::{ApiError, BrokerApi};
+use semel_daemon::dial::Dialler;
 use semel_daemon::engine::Engine;
 use semel_daemon::environment::IdentityKind;
 use semel_daemon::farewell::{Farewell, farewell, leave};
@@ -17,6 +17,7 @@ use semel_daemon::home::{Home, MeshSlug};
 use semel_daemon::identity::{Keys, Membership};
 use semel_daemon::limits::{TTL_MAX, TTL_MIN};
 use semel_wire::link::JoinLink;
+use semel_wire::place::Plain;
 
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::local::Local;
@@ -127,10 +128,11 @@ impl Ephemeral {
     pub(super) async fn join(
         &self,
         keys: &Keys,
-        tls: Option<Arc<ClientConfig>>,
+        broker: Dialler,
+        plain: Plain,
         clock: Arc<dyn Clock>,
     ) -> Result<(Membership, BrokerApi), Failure> {
-        let entered = enter(&self.link, self.name.clone(), keys, tls, clock).await;
+        let entered = enter(&self.link, self.name.clone(), keys, broker, plain, clock).await;
         // Without an answer the invite may be used up: the keys that it let in are gone.
         entered.map_err(|error| failed(&error, self.form))
     }

@@ -16,6 +16,7 @@ use semel_core::plausible::SweepClock;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::broker_api::BrokerApi;
 use semel_daemon::config::Config;
+use semel_daemon::dial::Dialler;
 use semel_daemon::engine::{Access, Engine, EngineOptions};
 use semel_daemon::environment::IdentityKind;
 use semel_daemon::home::{Home, HomeFile, LockedHome, Presence};
@@ -25,13 +26,15 @@ use semel_daemon::link::{Fatal, LinkOptions};
 use semel_daemon::recover::{self, Database};
 use semel_daemon::token::Tokens;
 use semel_vital::Vital;
+use semel_wire::place::Plain;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::ephemeral::{self, Ephemeral};
 use super::home::command;
-use crate::exit::{Exit, Failure, chain};
+use super::tls::in_plain_text;
+use crate::exit::{Exit, Failure, Form, chain};
 use crate::stores::Kept;
 use crate::system::{self, end, random, secret};
 use crate::{budget, checks};
@@ -42,6 +45,8 @@ pub(crate) struct Start {
     /// Where the API listens besides its socket; nothing for the socket alone.
     pub(crate) api_listen: Option<SocketAddr>,
     pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// Whether somebody has said that plain text may go to other machines.
+    pub(crate) plain: Plain,
     /// Who else is asked by its API.
     pub(crate) parts: Vec<Part>,
     /// The member that is made for this daemon; nothing for the one in its home.
@@ -73,9 +78,10 @@ impl RunningDaemon {
     /// Lock, read, open, listen: in this order, so that nothing is touched twice.
     pub(crate) async fn start(start: Start) -> Result<Self, Failure> {
         let wanted = match &start.ephemeral {
-            None => Wanted::Kept(membership(&start.home)?),
+            None => Wanted::Kept(membership(&start.home, start.plain)?),
             Some(ephemeral) => Wanted::Made(ephemeral),
         };
+        let broker = wanted.broker(&start)?;
         if start.ephemeral.is_none() {
             checks::refuse(checks::daemon(&start.home))?;
         }
@@ -93,13 +99,14 @@ impl RunningDaemon {
                 (kept(&home, sources, membership, start.access).await?, None)
             }
             Wanted::Made(ephemeral) => {
-                let tls = start.tls.clone();
-                let (who, api) = made(&home, sources, ephemeral, tls, &clock).await?;
+                let dialler = broker.clone();
+                let to = To { dialler, plain: start.plain, clock: &clock };
+                let (who, api) = made(&home, sources, ephemeral, to).await?;
                 (who, Some(api))
             }
         };
         let pubkey = member.identity.keys.pair.public().to_hex().to_string();
-        let started = Self::open(start, config, home, member, mint, clock).await;
+        let started = Self::open(start, broker, config, home, member, mint, clock).await;
         if let (Err(_), Some(api)) = (&started, &made) {
             ephemeral::give_up(api, &pubkey).await;
         }
@@ -108,6 +115,7 @@ impl RunningDaemon {
 
     async fn open(
         start: Start,
+        broker: Dialler,
         config: Config,
         home: LockedHome,
         member: Who,
@@ -116,7 +124,7 @@ impl RunningDaemon {
     ) -> Result<Self, Failure> {
         let mesh = start.home.mesh().as_str().to_owned();
         let Who { membership, identity, folder } = member;
-        let link = link_options(&mesh, &membership, &identity, &config, start.tls);
+        let link = link_options(&mesh, &identity, &config, broker);
         let pubkey = link.keys.public().to_hex().to_string();
         let options = engine_options(&config);
         let clock_too = Arc::clone(&clock);
@@ -245,6 +253,19 @@ enum Wanted<'a> {
     Made(&'a Ephemeral),
 }
 
+impl Wanted<'_> {
+    /// The way to the broker, unless that were plain text to another machine.
+    fn broker(&self, start: &Start) -> Result<Dialler, Failure> {
+        let (place, plain) = match self {
+            Self::Kept(membership) => (membership.place(), membership.plain),
+            Self::Made(ephemeral) => (ephemeral.link.place(), start.plain),
+        };
+        let place = place.map_err(refused)?;
+        place.refuse_plain(plain).map_err(|refusal| in_plain_text(&refusal, Form::Text))?;
+        Ok(Dialler::new(place, plain, start.tls.clone()))
+    }
+}
+
 /// Who the daemon speaks for, and where it keeps the member's messages.
 struct Who {
     membership: Membership,
@@ -252,9 +273,14 @@ struct Who {
     folder: PathBuf,
 }
 
-fn membership(home: &Home) -> Result<Membership, Failure> {
+/// As it is kept; `plain` adds to that.
+fn membership(home: &Home, plain: Plain) -> Result<Membership, Failure> {
     let joined = Membership::read(home).map_err(|error| refused(chain(&error)))?;
-    joined.ok_or_else(|| {
+    let allowed = |membership: Membership| match plain {
+        Plain::Allowed => Membership { plain, ..membership },
+        Plain::LoopbackOnly => membership,
+    };
+    joined.map(allowed).ok_or_else(|| {
         let mesh = home.mesh().as_str();
         let text = format!(
             "error: this host has not joined the mesh {mesh:?}\nto join: semel mesh join INVITE"
@@ -273,6 +299,7 @@ async fn kept(
     let now = sources.now;
     let identity = Identity::open(home, sources).map_err(|error| refused(chain(&error)))?;
     if access == Access::Full {
+        remember(home, &membership)?;
         for database in Database::ALL {
             let kept = Kept::daemon(home.home(), *database);
             let presence = kept.refuse_lost()?;
@@ -285,6 +312,15 @@ async fn kept(
         }
     }
     Ok(Who { membership, identity, folder: home.home().folder().to_owned() })
+}
+
+/// What was allowed once is allowed at later starts.
+fn remember(home: &LockedHome, membership: &Membership) -> Result<(), Failure> {
+    let kept = Membership::read(home.home()).map_err(|error| refused(chain(&error)))?;
+    match kept.as_ref() == Some(membership) {
+        true => Ok(()),
+        false => membership.write(home).map_err(|error| refused(chain(&error))),
+    }
 }
 
 /// The tokens, and where they are kept. The lock is not theirs to hold: it ends with the daemon.
@@ -310,17 +346,25 @@ impl access::Tokens for Rotating {
     }
 }
 
+/// The mesh that an ephemeral member joins.
+struct To<'a> {
+    dialler: Dialler,
+    plain: Plain,
+    clock: &'a Arc<dyn Clock>,
+}
+
 /// A member for this process alone. What can fail without a broker comes before it joins.
 async fn made(
     home: &LockedHome,
     sources: Sources<'_>,
     ephemeral: &Ephemeral,
-    tls: Option<Arc<ClientConfig>>,
-    clock: &Arc<dyn Clock>,
+    to: To<'_>,
 ) -> Result<(Who, BrokerApi), Failure> {
+    let To { dialler, plain, clock } = to;
     let identity = Identity::ephemeral(home, sources).map_err(|error| refused(chain(&error)))?;
     let folder = home.prepare_ephemeral().map_err(|error| refused(chain(&error)))?;
-    let (membership, api) = ephemeral.join(&identity.keys, tls, Arc::clone(clock)).await?;
+    let (membership, api) =
+        ephemeral.join(&identity.keys, dialler, plain, Arc::clone(clock)).await?;
     Ok((Who { membership, identity, folder }, api))
 }
 
@@ -333,21 +377,14 @@ fn unfit(error: &semel_store::OpenError, home: &Home) -> Failure {
     refused(format!("the daemon's files cannot be used: {}\nto look at them: {look}", chain(error)))
 }
 
-fn link_options(
-    mesh: &str,
-    membership: &Membership,
-    identity: &Identity,
-    config: &Config,
-    tls: Option<Arc<ClientConfig>>,
-) -> LinkOptions {
+fn link_options(mesh: &str, identity: &Identity, config: &Config, broker: Dialler) -> LinkOptions {
     LinkOptions {
-        url: membership.broker.clone(),
+        broker,
         mesh: mesh.to_owned(),
         key_id: identity.keys.key_id.clone(),
         keys: Arc::new(KeyPair::from_secret(&identity.keys.pair.secret())),
         instance_id: identity.instance_id,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        tls,
         require: config.features.require.clone(),
         window: usize::try_from(config.outbox.window).unwrap_or(LinkOptions::WINDOW),
         max_age_hours_override: config.outbox.max_age_hours_override,

@@ -6,19 +6,20 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ClientConfig;
 use semel_core::clock::SystemClock;
 use semel_daemon::engine::Access;
 use semel_daemon::environment::{Facts, IdentityKind, Switch, VARIABLES, environment};
-use semel_daemon::home::HomeFile;
+use semel_daemon::home::{Home, HomeFile};
 use semel_daemon::identity::Membership;
 use semel_daemon::logfile::{LogFile, Rotation};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::ephemeral::IdentityArguments;
+use super::ephemeral::{Ephemeral, IdentityArguments};
 use super::running::{RunningDaemon, Start, usual_api};
-use super::tls::Trust;
+use super::tls::{PlainText, Trust};
 use crate::exit::{Exit, Failure, Form};
 use crate::local::Local;
 use crate::system::{SERVING_THREADS, refuse_few_threads, stop_after, stopped};
@@ -58,6 +59,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     trust: Trust,
     #[command(flatten)]
+    plain: PlainText,
+    #[command(flatten)]
     local: Local,
 }
 
@@ -75,14 +78,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         log::to_stderr();
     }
-    let broker = match &ephemeral {
-        Some(ephemeral) => ephemeral.link.broker_url.clone(),
-        None => {
-            let membership = Membership::read(&home).ok().flatten();
-            membership.map(|membership| membership.broker).unwrap_or_default()
-        }
-    };
-    let tls = arguments.trust.open(&broker)?;
+    let tls = tls(arguments, &home, ephemeral.as_ref())?;
     let config = semel_daemon::config::Config::read(&home).unwrap_or_default();
     let place = found.with(&config);
     if let Some(remark) = place.remark {
@@ -94,12 +90,29 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|error| Failure::new(Exit::Failed, format!("error: signals: {error}")))?;
     let ttl = ephemeral.as_ref().and_then(|ephemeral| ephemeral.ttl);
     let access = if arguments.read_only { Access::ReadOnly } else { Access::Full };
-    let to_start = Start { home, api_listen, tls, parts: Vec::new(), ephemeral, access };
+    let (parts, plain) = (Vec::new(), arguments.plain.plain());
+    let to_start = Start { home, api_listen, tls, plain, parts, ephemeral, access };
     let daemon = start(to_start, arguments.api_listen.is_some()).await?;
     ready(&daemon, arguments.local.form());
     // Whatever happens from here on, it ends in order.
     let ended = until_end(&daemon, shutdown, ttl).await;
     stop_after(ended, daemon.stop()).await
+}
+
+/// What to speak TLS with, where the broker does. What a membership says that cannot be read is told
+/// by the start.
+fn tls(
+    arguments: &Arguments,
+    home: &Home,
+    ephemeral: Option<&Ephemeral>,
+) -> Result<Option<Arc<ClientConfig>>, Failure> {
+    let joined = || Membership::read(home).ok().flatten();
+    let place = match ephemeral {
+        Some(ephemeral) => ephemeral.link.place().ok(),
+        None => joined().and_then(|membership| membership.place().ok()),
+    };
+    let home = Some(home).filter(|_| ephemeral.is_none());
+    place.map_or(Ok(None), |place| arguments.trust.open(&place, home))
 }
 
 /// Comes back when somebody says so, when its time is over, or when it must: why it must.

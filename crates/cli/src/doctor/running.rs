@@ -148,19 +148,28 @@ async fn broker(home: &Home) -> Option<Finding> {
     if std::fs::metadata(home.path(HomeFile::Mesh)).is_ok_and(|file| is_open(&file)) {
         return None;
     }
-    let url = Membership::read(home).ok()??.broker;
-    let Some(place) = place(&url) else {
+    let membership = Membership::read(home).ok()??;
+    let url = &membership.broker;
+    let Ok(place) = membership.place() else {
         let to_do = "join again by an invite: semel mesh join INVITE";
         return Some(Finding::problem(check, format!("{url:?} is no address"), to_do));
     };
-    let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&place)).await;
+    if let Err(refusal) = place.refuse_plain(membership.plain) {
+        let to_do =
+            "join again by an invite with https://, or see semel explain plain_text_refused";
+        return Some(Finding::problem(check, refusal.to_string(), to_do));
+    }
+    let connected =
+        tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((place.host(), place.port())))
+            .await;
     let why = match connected {
         Ok(Ok(stream)) => {
-            let asked = not_ready(stream, &place);
-            let asked = match url.starts_with("ws://") {
-                true => tokio::time::timeout(CONNECT_TIMEOUT, asked).await,
+            let authority = place.authority();
+            let asked = not_ready(stream, &authority);
+            let asked = match place.is_secure() {
+                false => tokio::time::timeout(CONNECT_TIMEOUT, asked).await,
                 // Whoever speaks TLS is asked by its own daemon alone.
-                false => Ok(None),
+                true => Ok(None),
             };
             return Some(match asked {
                 Ok(None) => Finding::sound(check, format!("{place} can be reached")),
@@ -193,15 +202,6 @@ async fn not_ready(mut stream: TcpStream, place: &str) -> Option<String> {
     head.starts_with("HTTP/1.1 503").then(|| why.trim().to_owned())
 }
 
-/// `host:port` of a broker's address.
-fn place(url: &str) -> Option<String> {
-    let (scheme, rest) = url.split_once("://")?;
-    let host = rest.split('/').next().filter(|host| !host.is_empty())?;
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let port = if ["wss", "https"].contains(&scheme) { 443 } else { 80 };
-    Some(if has_port { host.to_owned() } else { format!("{host}:{port}") })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,15 +230,5 @@ mod tests {
             let (found, ()) = tokio::join!(not_ready(stream, "broker"), serving);
             assert_eq!(found.as_deref(), why);
         }
-    }
-
-    #[test]
-    fn a_broker_without_a_port_has_its_schemes() {
-        let found = |url: &str| place(url).unwrap_or_default();
-        assert_eq!(found("ws://127.0.0.1:7117/v1/mesh"), "127.0.0.1:7117");
-        assert_eq!(found("wss://broker.example/v1/mesh"), "broker.example:443");
-        assert_eq!(found("ws://[::1]/v1/mesh"), "[::1]:80");
-        assert_eq!(found("wss://"), "");
-        assert_eq!(found("nonsense"), "");
     }
 }

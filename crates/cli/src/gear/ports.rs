@@ -12,7 +12,7 @@ use semel_jobs::gear::net::Hosts;
 use semel_jobs::gear::{Failure, FailureClass, Later};
 use serde_json::{Value, json};
 
-use crate::daemon::tls::Trust;
+use crate::daemon::tls;
 
 /// The daemon of a mesh, as gears see it.
 struct DaemonPort {
@@ -103,7 +103,7 @@ impl DaemonPort {
 /// The ports of an engine: a daemon, if there is one, and what its operator knows of hosts.
 pub(crate) fn ports(daemon: Option<Client>, config: &Config) -> Ports {
     // A system without authorities can still speak plain HTTP.
-    let tls = Trust::default().open("https://").ok().flatten();
+    let tls = tls::system().ok();
     Ports {
         mesh: daemon.map(|client| {
             Arc::new(DaemonPort { client, sender: OnceLock::new() }) as Arc<dyn MeshPort>

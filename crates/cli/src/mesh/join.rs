@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
-use rustls::ClientConfig;
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::broker_api::{ApiError, BrokerApi};
-use semel_daemon::home::{Home, MeshSlug};
+use semel_daemon::dial::Dialler;
+use semel_daemon::home::{Home, HomeError, HomeFile, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Keys, Membership, Sources};
 use semel_wire::http::Join;
 use semel_wire::link::JoinLink;
+use semel_wire::place::Plain;
 use serde_json::json;
 
 use crate::daemon::home::{HomeArgument, start_command};
-use crate::daemon::tls::Trust;
+use crate::daemon::tls::{PlainText, Trust, in_plain_text};
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::system::{host_name, mint, random, secret};
 use crate::{print, progress};
@@ -32,6 +33,8 @@ pub(super) struct Arguments {
     name: Option<String>,
     #[command(flatten)]
     trust: Trust,
+    #[command(flatten)]
+    plain: PlainText,
     #[command(flatten)]
     home: HomeArgument,
     /// Print one JSON document
@@ -53,6 +56,11 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         );
         return Err(Failure::new(Exit::Conflict, text));
     }
+    let (broker, plain) =
+        (link.place().map_err(|why| not_a_link(&why, form))?, arguments.plain.plain());
+    broker.refuse_plain(plain).map_err(|refusal| in_plain_text(&refusal, form))?;
+    let authorities = arguments.trust.named()?;
+    let tls = arguments.trust.open(&broker, None)?;
     let home = home.lock().map_err(|error| refused(chain(&error)))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (mint, now) = (mint(), clock.wall());
@@ -60,8 +68,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let identity = Identity::open(&home, sources).map_err(|error| refused(chain(&error)))?;
     let pubkey = identity.keys.pair.public().to_hex().to_string();
     let name = arguments.name.clone().unwrap_or_else(host_name);
-    let tls = arguments.trust.open(&link.broker_url)?;
-    let entered = enter(&link, name, &identity.keys, tls, clock).await;
+    let broker = Dialler::new(broker, plain, tls);
+    let entered = enter(&link, name, &identity.keys, broker, plain, clock).await;
     let (membership, _) = entered.map_err(|error| {
         let failure = failed(&error, form);
         match (failure.exit, form) {
@@ -73,6 +81,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             (_, _) => failure,
         }
     })?;
+    keep(&home, authorities.as_deref()).map_err(|error| refused(chain(&error)))?;
     membership.write(&home).map_err(|error| refused(chain(&error)))?;
     print(&match form {
         Form::Json => {
@@ -91,27 +100,38 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
+/// Keeps the authorities that were named for later starts, and none of an earlier attempt.
+fn keep(home: &LockedHome, authorities: Option<&[u8]>) -> Result<(), HomeError> {
+    match authorities {
+        Some(pem) => home.write(HomeFile::BrokerCa, pem),
+        None => home.remove(HomeFile::BrokerCa),
+    }
+}
+
 /// Becomes a member with these keys, and keeps a way to ask the broker as that member.
 pub(crate) async fn enter(
     link: &JoinLink,
     name: String,
     keys: &Keys,
-    tls: Option<Arc<ClientConfig>>,
+    broker: Dialler,
+    plain: Plain,
     clock: Arc<dyn Clock>,
 ) -> Result<(Membership, BrokerApi), ApiError> {
+    let url = broker.place().websocket();
     let (pair, now) = (Arc::new(KeyPair::from_secret(&keys.pair.secret())), clock.wall());
-    let api = BrokerApi::new(&link.broker_url, &link.mesh, pair, tls, clock, Arc::new(random));
+    let api = BrokerApi::new(broker, &link.mesh, pair, clock, Arc::new(random));
     let key_id = keys.key_id.clone();
     let join = Join { token: link.token.clone(), name: name.clone(), key_id };
     let shown = progress::show("waiting for the broker");
     let joined = api.join(&join).await?;
     drop(shown);
     let membership = Membership {
-        broker: websocket(&link.broker_url),
+        broker: url,
         mesh_id: joined.mesh_id,
         member_id: joined.member_id,
         name,
         joined_at: now,
+        plain,
     };
     Ok((membership, api))
 }
@@ -134,6 +154,7 @@ pub(crate) fn failed(error: &ApiError, form: Form) -> Failure {
         ApiError::Refused(problem) => {
             let refusal = Refusal::new(problem.code, &problem.detail);
             let exit = match problem.status {
+                _ if problem.code == Code::PlainTextRefused => Exit::Refused,
                 503 if problem.code == Code::OutcomeUnknown => Exit::Unknown,
                 409 => Exit::Conflict,
                 404 => Exit::NotFound,
@@ -142,26 +163,5 @@ pub(crate) fn failed(error: &ApiError, form: Form) -> Failure {
             };
             Failure { exit, ..Failure::refused(&refusal, form) }
         }
-    }
-}
-
-/// Where the broker's WebSocket is, beside its API.
-fn websocket(broker_url: &str) -> String {
-    let rest = broker_url.trim_end_matches('/');
-    match rest.split_once("://") {
-        Some(("https", rest)) => format!("wss://{rest}/v1/mesh"),
-        Some((_, rest)) => format!("ws://{rest}/v1/mesh"),
-        None => format!("ws://{rest}/v1/mesh"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_websocket_is_beside_the_api() {
-        assert_eq!(websocket("http://127.0.0.1:7117"), "ws://127.0.0.1:7117/v1/mesh");
-        assert_eq!(websocket("https://broker.example/"), "wss://broker.example/v1/mesh");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use semel_core::code::{Code, Retry};
+use semel_wire::place::{BrokerPlace, Plain, in_plain_text, may_be_plain};
 use serde_json::Value;
 
-use crate::daemon::tls::Trust;
-use crate::exit::{Exit, Failure};
+use crate::daemon::tls::{self, Trust};
+use crate::exit::{Exit, Failure, Form};
 use crate::progress;
 
 /// Bytes of an answer that are read.
@@ -39,11 +40,7 @@ enum Place {
 
 /// A broker, and how to speak with it.
 struct Broker {
-    /// `HOST` or `HOST:PORT`, as it was given.
-    authority: String,
-    /// Without brackets.
-    host: String,
-    port: u16,
+    place: BrokerPlace,
     /// `None` is plain text, which only this machine may hear.
     tls: Option<Arc<ClientConfig>>,
 }
@@ -51,7 +48,7 @@ struct Broker {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Broker(broker) => f.write_str(&broker.authority),
+            Self::Broker(broker) => broker.place.fmt(f),
             Self::Socket(path) => path.display().fmt(f),
         }
     }
@@ -130,8 +127,8 @@ impl Server {
         };
         let body = body.map(Value::to_string).unwrap_or_default();
         let host = match &self.place {
-            Place::Broker(broker) => &broker.authority,
-            Place::Socket(_) => "localhost",
+            Place::Broker(broker) => broker.place.authority(),
+            Place::Socket(_) => "localhost".to_owned(),
         };
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n");
         for (name, value) in &self.headers {
@@ -177,28 +174,12 @@ impl Reached {
 
 impl Broker {
     fn parse(url: &str, trust: &Trust) -> Result<Self, Failure> {
-        let parsed = url.split_once("://").and_then(|(scheme, rest)| {
-            let usual = match scheme {
-                "http" => 80,
-                "https" => 443,
-                _ => return None,
-            };
-            let authority = rest.trim_end_matches('/');
-            let (host, port) = match authority.rsplit_once(':') {
-                // The colons of an address in brackets are its own.
-                Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
-                Some(_) | None => (authority, usual),
-            };
-            let host = host.trim_matches(['[', ']']);
-            let strange = |c: char| c == '/' || c == '@' || c.is_control() || c.is_whitespace();
-            let plain = !host.is_empty() && !host.contains(strange);
-            plain.then(|| (authority.to_owned(), host.to_owned(), port))
-        });
-        let (authority, host, port) = parsed.ok_or_else(|| {
+        let place = BrokerPlace::parse_http(url).map_err(|_| {
             let text = "error: --broker is https://HOST:PORT, or http://HOST:PORT on this machine";
             Failure::new(Exit::Usage, text)
         })?;
-        Ok(Self { authority, host, port, tls: trust.open(url)? })
+        let tls = trust.open(&place, None)?;
+        Ok(Self { place, tls })
     }
 
     /// A connection for one exchange, on which nothing has been said.
@@ -208,7 +189,7 @@ impl Broker {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(away)?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(away)?;
         let Some(config) = &self.tls else { return Ok(Reached::Plain(stream)) };
-        let name = ServerName::try_from(self.host.clone())
+        let name = ServerName::try_from(self.place.host().to_owned())
             .map_err(|error| self.unavailable(&error.to_string()))?;
         let mut connection = ClientConnection::new(Arc::clone(config), name)
             .map_err(|error| self.unavailable(&error.to_string()))?;
@@ -221,12 +202,12 @@ impl Broker {
     /// The first of the host's addresses that answers. Nothing is said to one that others could
     /// listen to in plain text.
     fn connect(&self) -> Result<TcpStream, Failure> {
-        let addresses = (self.host.as_str(), self.port).to_socket_addrs();
+        let addresses = (self.place.host(), self.place.port()).to_socket_addrs();
         let addresses = addresses.map_err(|error| self.unavailable(&error.to_string()))?;
         let mut last = self.unavailable("no such host");
         for address in addresses.take(ADDRESSES_MAX) {
-            if self.tls.is_none() && !address.ip().is_loopback() {
-                return Err(in_plain_text(address));
+            if self.tls.is_none() && !may_be_plain(address.ip(), Plain::LoopbackOnly) {
+                return Err(tls::in_plain_text(&in_plain_text(address), Form::Text));
             }
             match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
                 Ok(stream) => return Ok(stream),
@@ -237,18 +218,8 @@ impl Broker {
     }
 
     fn unavailable(&self, what: &str) -> Failure {
-        Failure::new(Exit::Unavailable, format!("error: {}: {what}", self.authority))
+        Failure::new(Exit::Unavailable, format!("error: {}: {what}", self.place))
     }
-}
-
-/// Tokens and grants are not said where others can hear them.
-fn in_plain_text(address: SocketAddr) -> Failure {
-    let code = Code::PlainTextRefused;
-    let text = format!(
-        "error: {code}: {address} is not on this machine, and http:// would be plain text\n\
-         to learn more: semel explain {code}"
-    );
-    Failure::new(Exit::Refused, text)
 }
 
 /// Writes, and reads up to the end. A server may close without the last words of TLS: whether the

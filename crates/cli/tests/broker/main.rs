@@ -11,6 +11,7 @@
 mod daemon;
 mod draining;
 mod full_disk;
+mod joined;
 mod killed;
 mod lost;
 mod operator;

@@ -17,26 +17,31 @@ use crate::daemon::{Daemon, dm, pubkey};
 use crate::process::{Broker, semel, succeeds};
 
 /// A folder with a certificate for `localhost`, its key, and a store.
-struct Files {
+pub(crate) struct Files {
     folder: tempfile::TempDir,
     certificate: CertificateDer<'static>,
 }
 
 impl Files {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
+        Self::of("localhost")
+    }
+
+    /// The same for another name, or an address.
+    pub(crate) fn of(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let CertifiedKey { cert, signing_key } =
-            rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+            rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         std::fs::write(folder.path().join("cert.pem"), cert.pem()).unwrap();
         std::fs::write(folder.path().join("key.pem"), signing_key.serialize_pem()).unwrap();
         Self { folder, certificate: cert.der().clone() }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 
-    fn store(&self) -> String {
+    pub(crate) fn store(&self) -> String {
         format!("sqlite:{}", self.path("broker.db"))
     }
 
@@ -55,7 +60,7 @@ impl Files {
     }
 }
 
-fn port(url: &str) -> u16 {
+pub(crate) fn port(url: &str) -> u16 {
     let (_, rest) = url.rsplit_once(':').unwrap();
     rest.trim_end_matches("/v1/mesh").parse().unwrap()
 }

@@ -78,6 +78,24 @@ fn wrong_words_have_clear_answers() {
         (&["broker", "migrate", "--store", "postgres://x@127.0.0.1:1/x"], 78, "cannot be used"),
         (&["broker", "mesh", "show", "none", "--store", &store], 3, "there is no mesh"),
         (
+            &["broker", "invite", "m", "--broker-url", "http://broker.example", "--store", &store],
+            78,
+            "plain_text_refused",
+        ),
+        (
+            &[
+                "broker",
+                "invite",
+                "m",
+                "--broker-url",
+                "https://me@broker.example",
+                "--store",
+                &store,
+            ],
+            2,
+            "names a user",
+        ),
+        (
             &["broker", "serve", "--listen", "0.0.0.0:0", "--store", &store],
             78,
             "--insecure-allow-plain",

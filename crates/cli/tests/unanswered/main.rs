@@ -14,6 +14,7 @@ use semel_core::id::{MemberId, MeshId};
 use semel_daemon::home::{Home, MeshSlug};
 use semel_daemon::identity::Membership;
 use semel_wire::link::JoinLink;
+use semel_wire::place::Plain;
 use serde_json::json;
 
 use fake::{Fake, answer};
@@ -37,6 +38,7 @@ fn joined(root: &Path) -> Home {
         member_id: MemberId::parse("01890a5d-ac96-774b-bcce-b302099a8058").unwrap(),
         name: "me".to_owned(),
         joined_at: UnixMs(1_700_000_000_000),
+        plain: Plain::LoopbackOnly,
     };
     membership.write(&home.clone().lock().unwrap()).unwrap();
     home

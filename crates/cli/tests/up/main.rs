@@ -8,6 +8,7 @@ mod deep;
 mod ends;
 mod flood;
 mod host;
+mod listen;
 mod log;
 mod registrar;
 mod served;

@@ -110,7 +110,7 @@ impl Remote for BrokerApi {
             let new = NewInvite { uses, ttl_seconds: ttl_s, role: Role::Member };
             let invite = self.invite_create(&new).await?;
             let link = JoinLink {
-                broker_url: self.base.clone(),
+                broker_url: self.broker.place().http(),
                 mesh: self.mesh.clone(),
                 token: invite.token,
             };

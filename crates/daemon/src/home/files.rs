@@ -27,6 +27,10 @@ status! {
         HostFingerprint = "host_fingerprint.json",
         /// Which mesh was joined, as whom, and where its broker is.
         Mesh = "mesh.json",
+        /// The authorities that may speak for the broker, when they were named at joining.
+        BrokerCa = "broker_ca.pem",
+        /// How the process that runs here was started.
+        Started = "started.json",
         /// The user's tuning.
         Config = "config.toml",
         /// What was accepted and is to be sent.
@@ -62,6 +66,8 @@ impl HomeFile {
             | Self::FingerprintSecret
             | Self::HostFingerprint
             | Self::Mesh
+            | Self::BrokerCa
+            | Self::Started
             | Self::OutboxDb
             | Self::InboxDb
             | Self::TopicSubscriptions

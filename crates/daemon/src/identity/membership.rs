@@ -2,11 +2,13 @@
 
 use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId};
+use semel_core::refusal::Refusal;
+use semel_wire::place::{BrokerPlace, Plain};
 use serde::{Deserialize, Serialize};
 
 use super::{IdentityError, refuse_changed, said, sum};
 use crate::home::{Home, HomeFile, LockedHome};
-use crate::limits::{BROKER_URL_BYTES_MAX, MEMBER_NAME_BYTES_MAX};
+use crate::limits::MEMBER_NAME_BYTES_MAX;
 
 const VERSION: u32 = 1;
 
@@ -23,6 +25,8 @@ pub struct Membership {
     pub name: String,
     /// When it joined.
     pub joined_at: UnixMs,
+    /// Who may be spoken to in plain text.
+    pub plain: Plain,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -35,6 +39,9 @@ struct Document {
     member_id: String,
     name: String,
     joined_at: i64,
+    /// Somebody has said that plain text may go to another machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    insecure_allow_plain: bool,
     /// Of all that is above.
     sha256: Option<String>,
 }
@@ -42,7 +49,13 @@ struct Document {
 impl Document {
     fn sum(&self) -> String {
         let joined_at = self.joined_at.to_string();
-        sum(&[&self.broker, &self.mesh, &self.mesh_id, &self.member_id, &self.name, &joined_at])
+        let ids = [&self.broker, &self.mesh, &self.mesh_id, &self.member_id, &self.name];
+        let mut parts = ids.map(String::as_str).to_vec();
+        parts.push(&joined_at);
+        if self.insecure_allow_plain {
+            parts.push("insecure_allow_plain");
+        }
+        sum(&parts)
     }
 }
 
@@ -65,6 +78,7 @@ impl Membership {
             member_id: self.member_id.to_string(),
             name: self.name.clone(),
             joined_at: self.joined_at.0,
+            insecure_allow_plain: self.plain == Plain::Allowed,
             sha256: None,
         };
         document.sha256 = Some(document.sum());
@@ -90,28 +104,25 @@ impl Membership {
             member_id: MemberId::parse(&document.member_id).ok_or_else(|| id("member_id"))?,
             name: document.name,
             joined_at: UnixMs(document.joined_at),
+            plain: match document.insecure_allow_plain {
+                true => Plain::Allowed,
+                false => Plain::LoopbackOnly,
+            },
         };
         membership.check()?;
         refuse_changed(document.sha256.as_deref(), &written).map(|()| membership)
     }
 
+    /// Where the broker is.
+    pub fn place(&self) -> Result<BrokerPlace, Refusal> {
+        BrokerPlace::parse_websocket(&self.broker)
+    }
+
     fn check(&self) -> Result<(), String> {
-        let address = ["ws://", "wss://"].iter().find_map(|s| self.broker.strip_prefix(s));
-        let host = address.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
-        let is_plain = self.broker.bytes().all(|byte| byte.is_ascii_graphic());
-        match host {
-            _ if self.broker.len() > BROKER_URL_BYTES_MAX || !is_plain => {
-                Err(format!("broker must be at most {BROKER_URL_BYTES_MAX} printable characters"))
-            }
-            None | Some("") => Err("broker must be ws://HOST… or wss://HOST…".to_owned()),
-            // It is shown in lists and logs.
-            Some(host) if host.contains('@') => {
-                Err("broker must not carry a user or a password".to_owned())
-            }
-            Some(_) if self.name.is_empty() || self.name.len() > MEMBER_NAME_BYTES_MAX => {
-                Err(format!("name must have 1 to {MEMBER_NAME_BYTES_MAX} bytes"))
-            }
-            Some(_) => Ok(()),
+        self.place().map_err(|refusal| refusal.detail)?;
+        match self.name.len() {
+            1..=MEMBER_NAME_BYTES_MAX => Ok(()),
+            _ => Err(format!("name must have 1 to {MEMBER_NAME_BYTES_MAX} bytes")),
         }
     }
 }

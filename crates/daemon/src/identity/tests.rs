@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use semel_core::id::{MemberId, MeshId};
 use semel_testkit::clock::SimClock;
 use semel_testkit::crash;
+use semel_wire::place::Plain;
 
 use super::*;
 use crate::home::MeshSlug;
@@ -37,6 +38,7 @@ fn membership() -> Membership {
         member_id: MemberId::parse("01890a5d-ac96-774b-bcce-b302099a8058").unwrap(),
         name: "ada \"the first\"".to_owned(),
         joined_at: NOW,
+        plain: Plain::LoopbackOnly,
     }
 }
 
@@ -214,10 +216,17 @@ fn a_membership_is_kept_and_read_strictly() {
     let locked = home(root.path()).lock().unwrap();
     membership().write(&locked).unwrap();
     assert_eq!(Membership::read(locked.home()).unwrap(), Some(membership()));
-    for broker in ["", "http://x", "ws://", "ws:///v1", "wss://a:b@host/", "ws://a b"] {
+    for broker in ["", "http://x", "ws://", "ws:///v1", "wss://a:b@host/", "ws://a b", "wss://a/x"]
+    {
         let wrong = Membership { broker: broker.to_owned(), ..membership() };
         assert!(wrong.write(&locked).is_err(), "{broker:?}");
     }
+    let open = Membership { plain: Plain::Allowed, ..membership() };
+    open.write(&locked).unwrap();
+    assert_eq!(Membership::read(locked.home()).unwrap(), Some(open));
+    let said = refused(HomeFile::Mesh, |text| text.replace("_plain\": true", "_plain\": false"));
+    assert!(said.contains("delete the line sha256"), "{said}");
+    membership().write(&locked).unwrap();
     let nameless = Membership { name: String::new(), ..membership() };
     assert!(nameless.write(&locked).is_err());
     assert_eq!(Membership::read(locked.home()).unwrap(), Some(membership()), "left as it was");
@@ -232,7 +241,7 @@ fn a_membership_is_kept_and_read_strictly() {
         assert!(said.contains("delete the line sha256"), "{said}");
     }
     let said = refused(HomeFile::Mesh, |text| text.replace("wss://", "wss://u:pw@"));
-    assert!(said.contains("must not carry") && !said.contains("pw@"), "{said}");
+    assert!(said.contains("names a user") && !said.contains("pw@"), "{said}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! From an address to a connection that may carry traffic: connect, `hello`, negotiation. Nothing
 //! is sent before `hello_ack` (mesh.md §10), and no send before the features are agreed (§8).
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 
 use futures_util::stream::{SplitSink, SplitStream};
@@ -15,18 +14,15 @@ use semel_wire::frame::{
     CloseReason, FeatureNegotiationRequest, FromBroker, FromDaemon, Hello, HelloAck, Salvaged,
 };
 use semel_wire::limits::HANDSHAKE_BYTES_MAX;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::http::Uri;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Bytes, Message};
 
 use super::meter::{Meter, Metered};
 use super::patience::Reach;
 use super::{Ended, Fatal, LinkOptions, Loss};
+use crate::dial::{DialError, Stream};
 use crate::limits::{CONNECT_TIMEOUT, INBOUND_MAX};
 
 /// The subprotocol of docs/protocol.md.
@@ -38,10 +34,6 @@ pub(super) const FRAME_BYTES_MAX: usize = 16 << 20;
 /// What a daemon cannot do without (mesh.md §8).
 const REQUIRED: [Feature; 2] =
     [Feature::ClientMessageIdDedupe, Feature::ConcurrentConnectionPolicy];
-
-/// Plain or over TLS.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 type Socket = WebSocketStream<Box<dyn Stream>>;
 
@@ -115,41 +107,11 @@ async fn connect_now(
 
 async fn open(options: &LinkOptions, meter: Arc<Meter>) -> Result<Socket, Ended> {
     let unfit = |what: String| Ended::Fatal(Fatal::Unfit(what));
-    let uri: Uri =
-        options.url.parse().map_err(|error| unfit(format!("{}: {error}", options.url)))?;
-    let host = uri.host().ok_or_else(|| unfit(format!("{} names no host", options.url)))?;
-    let (secure, port) = match uri.scheme_str() {
-        Some("ws") => (false, 80),
-        Some("wss") => (true, 443),
-        _ => return Err(unfit(format!("{} is neither ws:// nor wss://", options.url))),
-    };
-    let address = (host.trim_matches(['[', ']']), uri.port_u16().unwrap_or(port));
-    let stream = TcpStream::connect(address).await.map_err(|error| {
-        // Somebody said so.
-        let kinds = [ErrorKind::ConnectionRefused, ErrorKind::ConnectionReset];
-        match kinds.contains(&error.kind()) {
-            true => away(error.to_string()),
-            false => silent(error.to_string()),
-        }
-    })?;
-    // Frames are small, and somebody waits for each.
-    let _ = stream.set_nodelay(true);
-    let stream = Metered { stream, meter };
-    let stream: Box<dyn Stream> = if secure {
-        let config = options.tls.as_ref().ok_or_else(|| unfit("TLS is not set up".to_owned()))?;
-        let name = rustls::pki_types::ServerName::try_from(host.to_owned());
-        let name = name.map_err(|error| unfit(format!("{host}: {error}")))?;
-        let connector = TlsConnector::from(Arc::clone(config));
-        let stream = connector.connect(name, stream).await;
-        Box::new(stream.map_err(|error| away(error.to_string()))?)
-    } else {
-        Box::new(stream)
-    };
-    let mut request = options
-        .url
-        .as_str()
-        .into_client_request()
-        .map_err(|error| unfit(format!("{}: {error}", options.url)))?;
+    let stream = options.broker.dial(|stream| Metered { stream, meter }).await;
+    let stream = stream.map_err(not_there)?;
+    let url = options.broker.place().websocket();
+    let mut request =
+        url.as_str().into_client_request().map_err(|error| unfit(format!("{url}: {error}")))?;
     let protocol = SUBPROTOCOL.parse().map_err(|_| unfit(SUBPROTOCOL.to_owned()))?;
     request.headers_mut().insert("Sec-WebSocket-Protocol", protocol);
     let config = WebSocketConfig::default()
@@ -254,6 +216,19 @@ async fn hear(socket: &mut Socket) -> Result<Salvaged, Ended> {
 
 fn unexpected(frame: &FromBroker) -> Ended {
     away(format!("{} came too early", frame.type_name()))
+}
+
+fn not_there(error: DialError) -> Ended {
+    match error {
+        DialError::PlainText { refusal, always: true } => {
+            Ended::Fatal(Fatal::Unfit(refusal.to_string()))
+        }
+        // The name may mean this machine later.
+        DialError::PlainText { refusal, always: false } => silent(refusal.to_string()),
+        DialError::Unfit(what) => Ended::Fatal(Fatal::Unfit(what)),
+        DialError::Silent(why) => silent(why),
+        DialError::Away(why) => away(why),
+    }
 }
 
 fn away(why: impl Into<String>) -> Ended {

@@ -11,12 +11,13 @@ use semel_crypto::keys::KeyPair;
 use semel_wire::features::Negotiated;
 use semel_wire::limits::{INLINE_BYTES_DEFAULT, frame_bytes_max};
 
+use crate::dial::Dialler;
 use crate::limits::{ANSWER_TIMEOUT, EXPIRE_INTERVAL, STEADY_AFTER, WINDOW};
 
 /// Where the broker is, and who we are to it.
 pub struct LinkOptions {
-    /// `ws://host:port/v1/mesh` or `wss://…`.
-    pub url: String,
+    /// The way to it.
+    pub broker: Dialler,
     /// The mesh's name.
     pub mesh: String,
     /// The name of our key.
@@ -27,8 +28,6 @@ pub struct LinkOptions {
     pub instance_id: InstanceId,
     /// For the broker's logs.
     pub version: String,
-    /// For `wss`.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Features that must be there besides those that always must.
     pub require: Vec<String>,
     /// Sends that may be unanswered.

@@ -21,6 +21,7 @@ use semel_core::id::{BrokerId, ClientMessageId, InstanceId, MemberId, MeshId, Uu
 use semel_core::mint::IdMint;
 use semel_core::plausible::SweepClock;
 use semel_crypto::keys::KeyPair;
+use semel_daemon::dial::Dialler;
 use semel_daemon::engine::{Engine, EngineOptions};
 use semel_daemon::link::{LinkOptions, LinkState};
 use semel_daemon::outbox::{NewSend, SendAnswer};
@@ -28,6 +29,7 @@ use semel_daemon::store::inbox::{Filter, Message};
 use semel_daemon::store::outbox::Draft;
 use semel_daemon::store::upkeep::OutboxRow;
 use semel_store::OpenError;
+use semel_wire::place::{BrokerPlace, Plain};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -316,14 +318,14 @@ impl Host {
     ) -> Result<Engine, OpenError> {
         let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
         let instance_id: InstanceId = UuidId::new(Uuid::from_u128(instance));
+        let place = BrokerPlace::parse(&self.url).unwrap();
         let mut link = LinkOptions {
-            url: self.url.clone(),
+            broker: Dialler::new(place, Plain::LoopbackOnly, None),
             mesh: MESH.to_owned(),
             key_id: format!("key-{}", self.number),
             keys: Arc::new(keys(self.number)),
             instance_id,
             version: "test".to_owned(),
-            tls: None,
             require: Vec::new(),
             window: LinkOptions::WINDOW,
             max_age_hours_override: None,

@@ -17,6 +17,7 @@ use semel_crypto::keys::KeyPair;
 use semel_store::StoreError;
 use semel_testkit::clock::SimClock;
 use semel_testkit::http::{PATIENCE, Said, request, say};
+use semel_wire::place::{BrokerPlace, Plain};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -26,6 +27,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use crate::dial::Dialler;
 use crate::engine::{Engine, EngineOptions};
 use crate::http::{Member, part};
 use crate::link::{LinkOptions, stopped};
@@ -96,15 +98,15 @@ pub(super) async fn served_in(
         drawn << 20
     });
     let mint = Arc::new(IdMint::new(Arc::clone(&shared), entropy));
+    // Nobody is there.
+    let place = BrokerPlace::parse("ws://127.0.0.1:1/v1/mesh").unwrap();
     let link = LinkOptions {
-        // Nobody is there.
-        url: "ws://127.0.0.1:1/v1/mesh".to_owned(),
+        broker: Dialler::new(place, Plain::LoopbackOnly, None),
         mesh: "local".to_owned(),
         key_id: "k1".to_owned(),
         keys: Arc::new(KeyPair::from_secret(&[7; 32])),
         instance_id: InstanceId::new(Uuid::from_u128(1)),
         version: "test".to_owned(),
-        tls: None,
         require: Vec::new(),
         window: LinkOptions::WINDOW,
         max_age_hours_override: None,

@@ -17,10 +17,8 @@ use super::super::connect::FRAME_BYTES_MAX;
 use super::super::meter::Meter;
 use crate::limits::WRITE_TIMEOUT;
 
-type Sink =
-    SplitSink<tokio_tungstenite::WebSocketStream<Box<dyn super::super::connect::Stream>>, Message>;
-type Source =
-    SplitStream<tokio_tungstenite::WebSocketStream<Box<dyn super::super::connect::Stream>>>;
+type Sink = SplitSink<tokio_tungstenite::WebSocketStream<Box<dyn crate::dial::Stream>>, Message>;
+type Source = SplitStream<tokio_tungstenite::WebSocketStream<Box<dyn crate::dial::Stream>>>;
 
 /// Hands frames over in the order in which they came, until either end is gone. What makes no sense
 /// goes along: it is kept, and ends nothing.

@@ -13,23 +13,25 @@ use semel_store::sqlite::OnUncertain;
 use semel_testkit::clock::SimClock;
 use semel_wire::features::Negotiated;
 use semel_wire::frame::{HelloAck, ResolveResult};
+use semel_wire::place::{BrokerPlace, Plain};
 use uuid::Uuid;
 
 use super::*;
+use crate::dial::Dialler;
 use crate::inbox::Inbox;
 use crate::link::LinkOptions;
 use crate::outbox::{NewSend, Outbox, Room};
 use crate::store::outbox::Draft;
 
 fn options() -> LinkOptions {
+    let place = BrokerPlace::parse("ws://127.0.0.1:1/v1/mesh").unwrap();
     LinkOptions {
-        url: "ws://127.0.0.1:1/v1/mesh".to_owned(),
+        broker: Dialler::new(place, Plain::LoopbackOnly, None),
         mesh: "local".to_owned(),
         key_id: "k1".to_owned(),
         keys: Arc::new(KeyPair::from_secret(&[7; 32])),
         instance_id: InstanceId::new(Uuid::from_u128(1)),
         version: "test".to_owned(),
-        tls: None,
         require: Vec::new(),
         window: LinkOptions::WINDOW,
         max_age_hours_override: None,
