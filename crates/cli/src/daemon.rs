@@ -1,9 +1,11 @@
 //! `semel daemon`: the host's daemon of one mesh, run or looked after.
 
-mod control;
+pub(crate) mod control;
+pub(crate) mod detach;
 pub(crate) mod ephemeral;
 pub(crate) mod home;
 mod recover;
+mod reload;
 pub(crate) mod running;
 pub(crate) mod tls;
 mod up;

@@ -47,6 +47,11 @@ pub(crate) struct Daemon {
 const MORE: &[&str] = &["conflict", "reason", "pointer", "client_message_id"];
 
 impl Local {
+    /// The daemon of one mesh in a home.
+    pub(crate) fn of(home: HomeArgument, mesh: &str, json: bool) -> Self {
+        Self { mesh: Some(mesh.to_owned()), home, json }
+    }
+
     pub(crate) fn form(&self) -> Form {
         Form::of_flag(self.json)
     }
@@ -140,6 +145,7 @@ impl Daemon {
         }
         let exit = match answer.status {
             503 if answer.code() == Some(Code::OutcomeUnknown.as_str()) => Exit::Unknown,
+            _ if answer.code() == Some(Code::ConfigRefused.as_str()) => Exit::Refused,
             400 | 413 => Exit::Usage,
             404 => Exit::NotFound,
             409 => Exit::Conflict,

@@ -21,6 +21,7 @@ mod mesh;
 mod progress;
 mod registrar;
 mod secret;
+mod started;
 mod stores;
 mod system;
 mod up;
@@ -42,6 +43,8 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Up(up::Arguments),
+    Down(up::Down),
+    Status(up::Status),
     /// Show the canonical form and the fingerprint of an envelope
     Fingerprint(fingerprint::Arguments),
     /// Run a broker, or look after its store
@@ -163,6 +166,8 @@ fn main() {
 fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Up(arguments) => running(up::run(arguments)),
+        Command::Down(arguments) => running(up::down(arguments)),
+        Command::Status(arguments) => running(up::status(arguments)),
         Command::Fingerprint(arguments) => fingerprint::run(arguments),
         Command::Broker(arguments) => running(broker::run(arguments)),
         Command::Daemon(arguments) => running(daemon::run(arguments)),
@@ -187,6 +192,15 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Doctor(arguments) => running(doctor::run(arguments)),
         Command::Demo(arguments) => running(demo::run(arguments)),
         Command::Completions(arguments) => completions::run(arguments),
+    }
+}
+
+/// Whether these words are a command.
+fn check(words: &[String]) -> Result<(), Failure> {
+    let words = std::iter::once("semel").chain(words.iter().map(String::as_str));
+    match Arguments::try_parse_from(words) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::new(exit::Exit::Usage, error.to_string().trim().to_owned())),
     }
 }
 

@@ -8,8 +8,9 @@ use semel_core::clock::{Clock, SystemClock, UnixMs};
 use semel_core::mint::IdMint;
 use semel_store::StoreError;
 use semel_vital::Vital;
+use semel_wire::place::{Plain, may_be_plain};
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use zeroize::Zeroizing;
 
 use crate::exit::{Exit, Failure};
@@ -130,6 +131,21 @@ pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()> + Send + 'st
             _ = interrupt.recv() => {}
         }
     })
+}
+
+/// SIGHUP means: read again what can be. From this call on it ends nothing any more.
+pub(crate) fn hung_up() -> Result<Signal, Failure> {
+    signal(SignalKind::hangup())
+        .map_err(|error| Failure::new(Exit::Failed, format!("error: signals: {error}")))
+}
+
+/// An address for the local API, which is for programs on this machine alone.
+pub(crate) fn on_loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| "is not like 127.0.0.1:7118".to_owned())?;
+    match may_be_plain(address.ip(), Plain::LoopbackOnly) {
+        true => Ok(address),
+        false => Err("is not an address of this machine alone, such as 127.0.0.1:7118".to_owned()),
+    }
 }
 
 /// How long a process that has lost a part takes to stop.

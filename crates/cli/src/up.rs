@@ -2,6 +2,7 @@
 //! embedded SQLite, with nothing to configure. The first run makes what is missing, later ones use
 //! it.
 
+mod after;
 mod door;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use semel_core::id::{MemberId, MeshId};
 use semel_daemon::engine::Access;
 use semel_daemon::home::{Home, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Membership, Sources};
+use semel_daemon::logfile::{LogFile, Rotation};
 use semel_daemon::recover::Database;
 use semel_jobs::http::part;
 use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
@@ -27,6 +29,7 @@ use semel_registrar::store::JOBS_DOMAIN;
 use semel_vital::{Ended, How, Vital};
 use semel_wire::place::Plain;
 use serde_json::json;
+use tokio::signal::unix::Signal;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
@@ -36,17 +39,21 @@ use crate::broker::target::{Opened, Target, failed};
 use crate::broker::tls::Tls;
 use crate::broker::token;
 use crate::checks;
+use crate::daemon::detach::detach;
 use crate::daemon::home::{HomeArgument, home_words};
 use crate::daemon::running::{RunningDaemon, Start};
+use crate::daemon::tls::Trust;
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::jobs::{self, RunningJobs};
+use crate::started::{Kind, Started};
 use crate::stores::Kept;
 use crate::system::{
-    SERVING_THREADS, host_name, loopback, mint, plant, refuse_few_threads, secret, stop_after,
-    stopped,
+    SERVING_THREADS, host_name, hung_up, loopback, mint, on_loopback, plant, refuse_few_threads,
+    secret, stop_after, stopped,
 };
 use crate::{announce, budget, log};
 
+pub(crate) use after::{Down, Status, down, status};
 use door::Door;
 
 /// The mesh of a machine that is alone.
@@ -71,7 +78,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     tls: Tls,
     /// Where programs call besides the socket; without it 127.0.0.1:7118, or a free port
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = on_loopback)]
     api_listen: Option<SocketAddr>,
     /// What this host is called in its mesh, when it is made; without it this machine's name
     #[arg(long)]
@@ -89,6 +96,12 @@ pub(crate) struct Arguments {
     /// Without a job engine
     #[arg(long)]
     no_jobs: bool,
+    /// Run in the background; come back once it is ready
+    #[arg(long)]
+    detach: bool,
+    /// Write the log to daemon.log instead of stderr
+    #[arg(long, hide = true)]
+    log_file: bool,
     #[command(flatten)]
     home: HomeArgument,
     /// Say that it is ready as one line of JSON
@@ -97,17 +110,21 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    log::to_stderr();
     refuse_few_threads(SERVING_THREADS)?;
     let usual = free_or(arguments.broker_listen, loopback(7117));
     let certificate = arguments.tls.open(usual)?;
     budget::raise();
     let root = arguments.home.find()?;
-    let retention = registrar::retention(arguments.registrar_retention_days)?;
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
     let slug = MeshSlug::parse(MESH).map_err(|error| refused(chain(&error)))?;
-    let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
     let home = Home::at(&root, &slug);
+    if arguments.detach {
+        return detach(home.folder(), &std::env::args().skip(1).collect::<Vec<_>>()).await;
+    }
+    log_to(arguments, &home);
+    let retention = registrar::retention(arguments.registrar_retention_days)?;
+    let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
+    let reload = hung_up()?;
     check(&home, arguments)?;
     // Whoever has the folder runs here already.
     let locked = home.clone().lock().map_err(|error| refused(chain(&error)))?;
@@ -120,7 +137,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     join(&broker, &locked, &door.own, arguments.name.clone().unwrap_or_else(host_name), &*clock)
         .await?;
     let (stop, stopping) = oneshot::channel::<()>();
-    let url = door.told.clone();
+    let (url, certificate) = (door.told.clone(), door.certificate.clone());
     let stopping = async move { drop(stopping.await) };
     let mut serving = tokio::spawn(door.serve(routes, broker, stopping));
     drop(locked);
@@ -136,7 +153,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let start = Start {
         home,
         api_listen,
-        tls: None,
+        trust: Trust::default(),
+        certificate,
         plain: Plain::LoopbackOnly,
         parts,
         ephemeral: None,
@@ -149,6 +167,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     // Whoever reads that it is ready sends to a name next. Late is no failure: the send says why.
     let _ = tokio::time::timeout(PEERS_WAIT, daemon.engine.outbox.peers_known()).await;
+    daemon.note(&started(arguments));
     ready(&root, &url, &daemon, Form::of_flag(arguments.json));
     let ended = tokio::select! {
         () = shutdown => None,
@@ -156,6 +175,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         failure = jobs_ended(jobs.as_ref()) => Some(failure),
         served = &mut serving => Some(broker_ended(served)),
         ended = vital.ended() => Some(ended.into()),
+        failure = reloading(&daemon, reload) => Some(failure),
     };
     stop_after(ended, stop_all(jobs.as_mut(), daemon, stop, serving)).await
 }
@@ -205,6 +225,25 @@ async fn assembled(
     Ok(Assembled { store, registrar, routes, broker })
 }
 
+fn log_to(arguments: &Arguments, home: &Home) {
+    match arguments.log_file {
+        true => log::to_file(LogFile::new(home, Rotation::default(), Arc::new(SystemClock::new()))),
+        false => log::to_stderr(),
+    }
+}
+
+/// What the next start in the background is to say.
+fn started(arguments: &Arguments) -> Started {
+    let started = Started::new(Kind::Up)
+        .value("--broker-listen", arguments.broker_listen)
+        .value("--api-listen", arguments.api_listen)
+        .server("--store", arguments.store.as_deref())
+        .server("--limiter", Some(&arguments.limiter))
+        .value("--registrar-retention-days", Some(arguments.registrar_retention_days))
+        .flag("--no-jobs", arguments.no_jobs);
+    arguments.tls.add_to(started)
+}
+
 /// What can be seen to fail is refused before anything is opened or made.
 fn check(home: &Home, arguments: &Arguments) -> Result<(), Failure> {
     let root = home.root();
@@ -214,6 +253,14 @@ fn check(home: &Home, arguments: &Arguments) -> Result<(), Failure> {
         Kept::daemon(home, *database).refuse_lost()?;
     }
     Ok(())
+}
+
+/// Reads again what can be, each time that somebody asks for it.
+async fn reloading(daemon: &RunningDaemon, mut asked: Signal) -> Failure {
+    while asked.recv().await.is_some() {
+        daemon.reload();
+    }
+    std::future::pending().await
 }
 
 /// Waits for a task that may have been waited for before.

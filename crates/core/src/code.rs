@@ -123,6 +123,7 @@ codes! {
     InviteNeeded                   "invite_needed"                         400 Never;
     NotEphemeral                   "not_ephemeral"                         400 Never;
     AlreadyJoined                  "already_joined"                        409 Never;
+    ConfigRefused                  "config_refused"                        409 Never;
     // The registrar's answers (docs/registrar.md).
     ReplayDuplicate                "replay_duplicate"                      409 Never;
     ReplayAttemptNoBypass          "replay_attempt_no_bypass"              409 Never;

@@ -23,14 +23,15 @@ use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
 use semel_vital::{Ended, Vital};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::signal::unix::Signal;
 use tokio::sync::oneshot;
 
 use super::registrar;
 use super::target::{self, failed, mint, random_bytes, refused};
-use super::tls::Tls;
+use super::tls::{Certificate, Tls};
 use super::token;
 use crate::exit::{Exit, Failure};
-use crate::system::{SERVING_THREADS, plant, refuse_few_threads, stop_after, stopped};
+use crate::system::{SERVING_THREADS, hung_up, plant, refuse_few_threads, stop_after, stopped};
 use crate::{announce, budget, log};
 
 #[derive(Debug, clap::Args)]
@@ -78,6 +79,7 @@ pub(crate) struct Arguments {
 
 /// Bind, open, serve, wait: in this order, so that a taken port is told before a store is touched.
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let reload = hung_up()?;
     let certificate = arguments.tls.open(arguments.listen)?;
     log::to_stderr();
     refuse_few_threads(SERVING_THREADS)?;
@@ -118,11 +120,26 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut serving = pin!(server::serve_with(options, broker, listener, shutdown));
     let ended = tokio::select! {
         served = &mut serving => return served.map_err(|error| broken(&error)),
-        ended = vital.ended() => ended,
+        ended = vital.ended() => ended.into(),
+        failure = reloading(certificate.as_ref(), reload) => failure,
     };
     let _ = stop.send(());
     let stopping = async { serving.await.map_err(|error| broken(&error)) };
-    stop_after(Some(ended.into()), stopping).await
+    stop_after(Some(ended), stopping).await
+}
+
+/// Reads the certificate again, each time that somebody asks for it.
+async fn reloading(certificate: Option<&Certificate>, mut asked: Signal) -> Failure {
+    while asked.recv().await.is_some() {
+        match certificate.map(Certificate::reload) {
+            Some(Ok(())) => tracing::info!("the certificate was read again"),
+            Some(Err(failure)) => {
+                tracing::error!(error = failure.text, "the certificate stays as it was");
+            }
+            None => tracing::info!("there is no certificate, and nothing else is read again"),
+        }
+    }
+    std::future::pending().await
 }
 
 /// Why the door was closed before anybody has said so.

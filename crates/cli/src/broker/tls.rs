@@ -17,6 +17,7 @@ use semel_broker::limits::PEM_BYTES_MAX;
 use semel_wire::place::{Plain, may_be_plain};
 
 use crate::exit::{Exit, Failure};
+use crate::started::Started;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Tls {
@@ -49,6 +50,15 @@ impl Tls {
              --insecure-allow-plain"
         );
         Err(Failure::new(Exit::Refused, text))
+    }
+}
+
+impl Tls {
+    pub(crate) fn add_to(&self, started: Started) -> Started {
+        started
+            .file("--tls-cert", self.tls_cert.as_deref())
+            .file("--tls-key", self.tls_key.as_deref())
+            .flag("--insecure-allow-plain", self.insecure_allow_plain)
     }
 }
 

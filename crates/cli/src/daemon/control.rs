@@ -1,8 +1,12 @@
 //! Looking after a daemon that runs. It is found by its socket, and stopped by the process that the
 //! kernel says is behind it: never by a number in a file.
 
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use semel_daemon::home::{Home, HomeFile};
 use semel_daemon::identity::Membership;
@@ -10,10 +14,11 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::net::UnixStream;
 
-use super::home::start_command;
+use super::home::command;
 use crate::exit::{Exit, Failure, chain};
 use crate::local::Local;
-use crate::{print, progress};
+use crate::started::{Kind, Started};
+use crate::{print, progress, up};
 
 /// How long a daemon may take to stop: its calls end first.
 const STOP_TIMEOUT: Duration = Duration::from_secs(40);
@@ -37,9 +42,15 @@ pub(super) struct Down {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  semel daemon restart --mesh ops
+  semel daemon restart --mesh ops -- --no-tcp")]
 pub(super) struct Restart {
     #[command(flatten)]
     local: Local,
+    /// Options of `semel daemon up`, or of `semel up`, besides those that it was started with
+    #[arg(last = true, value_name = "OPTIONS")]
+    options: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -52,7 +63,11 @@ pub(super) struct Logs {
 }
 
 pub(super) async fn status(arguments: &Simple) -> Result<(), Failure> {
-    let daemon = arguments.local.daemon().await?;
+    show_status(&arguments.local).await
+}
+
+pub(crate) async fn show_status(local: &Local) -> Result<(), Failure> {
+    let daemon = local.daemon().await?;
     let health = daemon.get("/v1/health").await?;
     daemon.show(&health, |health| {
         let text = |name: &str| match health.get(name) {
@@ -110,15 +125,14 @@ pub(super) async fn restart(arguments: &Restart) -> Result<(), Failure> {
                     to end it: semel daemon down; to start another: semel daemon up --ephemeral";
         return Err(Failure::new(Exit::Conflict, text));
     }
+    let started = Started::read(&home)?.unwrap_or_else(|| Started::new(usual(&home)));
+    let words = started.again(&home, &arguments.options)?;
+    // What makes no sense is told before anything stops.
+    crate::check(&words)?;
     stop(&home).await?;
     let failed = |text: String| Failure::new(Exit::Failed, format!("error: {text}"));
     let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
-    let status = tokio::process::Command::new(program)
-        .args(["daemon", "up", "--detach", "--persistent"])
-        .args(["--mesh", home.mesh().as_str(), "--home"])
-        .arg(home.root())
-        .status()
-        .await;
+    let status = tokio::process::Command::new(program).args(words).status().await;
     let status = status.map_err(|error| failed(error.to_string()))?;
     match status.code() {
         Some(0) => Ok(()),
@@ -129,36 +143,79 @@ pub(super) async fn restart(arguments: &Restart) -> Result<(), Failure> {
     }
 }
 
-/// SIGHUP means: read the configuration again.
-pub(super) async fn reload(arguments: &Simple) -> Result<(), Failure> {
-    let home = arguments.local.home()?;
-    match process(&home).await? {
-        Some(pid) => {
-            signal(pid, Signal::HUP)?;
-            print("the daemon reads its configuration again; its log says what became of it\n")
-        }
-        None => Err(Failure::new(
-            Exit::Unavailable,
-            format!("error: no daemon runs for this mesh\nto start it: {}", start_command(&home)),
-        )),
-    }
+/// What was started in a home of before starts were kept.
+fn usual(home: &Home) -> Kind {
+    let has_broker = up::broker_folder(home.root()).is_dir();
+    if has_broker && home.mesh().as_str() == up::MESH { Kind::Up } else { Kind::Daemon }
 }
 
-/// Asks the daemon to end and waits for it; `false` when there was none.
-async fn stop(home: &Home) -> Result<bool, Failure> {
+/// The daemon itself says what came of it.
+pub(super) async fn reload(arguments: &Simple) -> Result<(), Failure> {
+    let daemon = arguments.local.daemon().await?;
+    let reloaded = daemon.post("/v1/reload", &json!({})).await?;
+    daemon.show(&reloaded, |reloaded| {
+        let waiting = reloaded["needs_restart"].as_array().into_iter().flatten();
+        let waiting: Vec<&str> = waiting.filter_map(Value::as_str).collect();
+        match waiting.is_empty() {
+            true => "the configuration was read again\n".to_owned(),
+            false => format!(
+                "the configuration was read again\nthese change at the next start: {}\nto restart \
+                 it: {}\n",
+                waiting.join(", "),
+                command("daemon restart", &daemon.home)
+            ),
+        }
+    })
+}
+
+/// Asks it to end and waits until it has; `false` when there was none.
+pub(crate) async fn stop(home: &Home) -> Result<bool, Failure> {
     let Some(pid) = process(home).await? else { return Ok(false) };
     let _shown = progress::show("waiting for the daemon to stop");
+    let watched = Watched::of(pid);
     signal(pid, Signal::TERM)?;
-    // It has ended when its folder is free: its socket closes before its files do.
     let gone = async {
+        // Its folder is free: its socket closes before its files do.
         while home.clone().lock().is_err() {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
+        // Others in the same process close theirs after it.
+        watched.ended().await;
     };
     let text = "error: the daemon has not stopped yet\nto look why: semel daemon logs";
     let late = |_| Failure::new(Exit::Unavailable, text);
     tokio::time::timeout(STOP_TIMEOUT, gone).await.map_err(late)?;
     Ok(true)
+}
+
+/// A process that is waited for although it is nobody's child here.
+struct Watched(#[cfg(target_os = "linux")] Option<OwnedFd>);
+
+#[cfg(target_os = "linux")]
+impl Watched {
+    fn of(pid: Pid) -> Self {
+        Self(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok())
+    }
+
+    async fn ended(&self) {
+        let Some(opened) = &self.0 else { return };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // It can be read from once the process has ended.
+        while let Ok(0) = poll(&mut [PollFd::new(opened, PollFlags::IN)], Some(&at_once)) {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+}
+
+/// Elsewhere its folder has to be enough.
+#[cfg(not(target_os = "linux"))]
+impl Watched {
+    fn of(_: Pid) -> Self {
+        Self()
+    }
+
+    #[expect(clippy::unused_async, reason = "as on Linux")]
+    async fn ended(&self) {}
 }
 
 /// The process behind the socket, as the kernel knows it.

@@ -9,7 +9,7 @@ use semel_daemon::home::{Home, HomeFile};
 use crate::exit::{Exit, Failure};
 use crate::up;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct HomeArgument {
     /// Where Semel keeps its files; without it $SEMEL_HOME, else ~/.semel
     #[arg(long, value_name = "DIR", global = true)]

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use semel_api::door::{Listener, bind_socket, serve};
 use semel_api::part::Part;
 use semel_api::{Api, ApiOptions, access};
@@ -33,8 +32,11 @@ use tokio::task::JoinHandle;
 
 use super::ephemeral::{self, Ephemeral};
 use super::home::command;
-use super::tls::in_plain_text;
+use super::reload::{self, Reloader};
+use super::tls::{Trust, in_plain_text};
+use crate::broker::tls::Certificate;
 use crate::exit::{Exit, Failure, Form, chain};
+use crate::started::Started;
 use crate::stores::Kept;
 use crate::system::{self, end, random, secret};
 use crate::{budget, checks};
@@ -44,7 +46,10 @@ pub(crate) struct Start {
     pub(crate) home: Home,
     /// Where the API listens besides its socket; nothing for the socket alone.
     pub(crate) api_listen: Option<SocketAddr>,
-    pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// Who may speak for the broker.
+    pub(crate) trust: Trust,
+    /// Of the broker in the same process, when it speaks TLS.
+    pub(crate) certificate: Option<Arc<Certificate>>,
     /// Whether somebody has said that plain text may go to other machines.
     pub(crate) plain: Plain,
     /// Who else is asked by its API.
@@ -67,6 +72,7 @@ pub(crate) struct RunningDaemon {
     home: Arc<LockedHome>,
     doors: Vec<JoinHandle<std::io::Result<()>>>,
     stop: watch::Sender<bool>,
+    reloader: Arc<Reloader>,
     vital: Vital,
 }
 
@@ -124,7 +130,7 @@ impl RunningDaemon {
     ) -> Result<Self, Failure> {
         let mesh = start.home.mesh().as_str().to_owned();
         let Who { membership, identity, folder } = member;
-        let link = link_options(&mesh, &identity, &config, broker);
+        let link = link_options(&mesh, &identity, &config, broker.clone());
         let pubkey = link.keys.public().to_hex().to_string();
         let options = engine_options(&config);
         let clock_too = Arc::clone(&clock);
@@ -135,6 +141,15 @@ impl RunningDaemon {
             Access::ReadOnly => Engine::start_to_read(&folder, &options, &link, mint, clock_too),
         };
         let engine = Arc::new(engine.map_err(|error| unfit(&error, home.home()))?);
+        let reloader = Arc::new(Reloader {
+            home: home.home().clone(),
+            engine: Arc::clone(&engine),
+            broker,
+            trust: start.trust,
+            began: config.clone(),
+            certificate: start.certificate,
+            is_kept: start.ephemeral.is_none(),
+        });
         if start.ephemeral.is_none() {
             // Not before: the lock's file may have been deleted under a daemon that runs, and then
             // its databases say so.
@@ -144,7 +159,8 @@ impl RunningDaemon {
         let home = Arc::new(home);
         let tokens = Arc::new(Rotating { tokens, home: Arc::downgrade(&home) });
         let own = own_part(&engine, &mesh, &pubkey, &clock);
-        let parts = [vec![own], start.parts].concat();
+        let again = reload::part(Arc::clone(&reloader));
+        let parts = [vec![own, again], start.parts].concat();
         let api = Api::new(api_options(&config), tokens, clock, parts);
         let socket = home.home().socket_path().map_err(|error| refused(chain(&error)))?;
         let ((stop, stopping), vital) = (watch::channel(false), Vital::default());
@@ -178,20 +194,24 @@ impl RunningDaemon {
             home,
             doors,
             stop,
+            reloader,
             vital,
         })
     }
 
-    /// Reads the configuration again; what can change while it runs does.
+    /// Reads the configuration again; the log says what came of it.
     pub(crate) fn reload(&self) {
-        match Config::read(self.home.home()) {
-            Ok(config) => {
-                self.engine.change(&engine_options(&config));
-                tracing::info!("the configuration was read again");
-            }
-            Err(error) => {
-                tracing::error!(error = chain(&error), "the configuration stays as it was");
-            }
+        // Who has asked for it with a signal hears nothing else.
+        let _ = self.reloader.reload_and_log();
+    }
+
+    /// Keeps how it was started, for a restart. An ephemeral member has none.
+    pub(crate) fn note(&self, started: &Started) {
+        if self.kind == IdentityKind::Ephemeral {
+            return;
+        }
+        if let Err(error) = started.write(&self.home) {
+            tracing::warn!(error = chain(&error), "a restart will not know these options");
         }
     }
 
@@ -262,7 +282,9 @@ impl Wanted<'_> {
         };
         let place = place.map_err(refused)?;
         place.refuse_plain(plain).map_err(|refusal| in_plain_text(&refusal, Form::Text))?;
-        Ok(Dialler::new(place, plain, start.tls.clone()))
+        let home = Some(&start.home).filter(|_| start.ephemeral.is_none());
+        let tls = start.trust.open(&place, home)?;
+        Ok(Dialler::new(place, plain, tls))
     }
 }
 
@@ -396,7 +418,7 @@ fn link_options(mesh: &str, identity: &Identity, config: &Config, broker: Dialle
     }
 }
 
-fn engine_options(config: &Config) -> EngineOptions {
+pub(super) fn engine_options(config: &Config) -> EngineOptions {
     let day = 24 * 60 * 60;
     EngineOptions {
         outbox_bytes_max: config.outbox.max_bytes,

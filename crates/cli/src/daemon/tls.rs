@@ -71,10 +71,9 @@ impl Trust {
         self.broker_ca.as_deref().map(read).transpose()
     }
 
-    /// Where that file is, whatever the folder of the next process.
-    pub(crate) fn path(&self) -> Option<PathBuf> {
-        let path = self.broker_ca.as_ref()?;
-        Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+    /// Where that file is.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.broker_ca.as_deref()
     }
 }
 

@@ -2,31 +2,27 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use semel_core::clock::SystemClock;
 use semel_daemon::engine::Access;
 use semel_daemon::environment::{Facts, IdentityKind, Switch, VARIABLES, environment};
-use semel_daemon::home::{Home, HomeFile};
-use semel_daemon::identity::Membership;
 use semel_daemon::logfile::{LogFile, Rotation};
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 
-use super::ephemeral::{Ephemeral, IdentityArguments};
+use super::detach::detach;
+use super::ephemeral::IdentityArguments;
 use super::running::{RunningDaemon, Start, usual_api};
 use super::tls::{PlainText, Trust};
 use crate::exit::{Exit, Failure, Form};
 use crate::local::Local;
-use crate::system::{SERVING_THREADS, refuse_few_threads, stop_after, stopped};
-use crate::{announce, budget, log, print, progress};
-
-/// How long a daemon in the background may take until it is ready.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::started::{Kind, Started};
+use crate::system::{
+    SERVING_THREADS, hung_up, on_loopback, refuse_few_threads, stop_after, stopped,
+};
+use crate::{announce, budget, log};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -37,7 +33,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
   semel daemon up --mesh ops --read-only")]
 pub(crate) struct Arguments {
     /// Where the local API listens besides its socket; port 0 picks a free one
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = on_loopback)]
     api_listen: Option<SocketAddr>,
     /// Only on the socket
     #[arg(long, conflicts_with = "api_listen")]
@@ -78,7 +74,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         log::to_stderr();
     }
-    let tls = tls(arguments, &home, ephemeral.as_ref())?;
+    let reload = hung_up()?;
     let config = semel_daemon::config::Config::read(&home).unwrap_or_default();
     let place = found.with(&config);
     if let Some(remark) = place.remark {
@@ -90,41 +86,34 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|error| Failure::new(Exit::Failed, format!("error: signals: {error}")))?;
     let ttl = ephemeral.as_ref().and_then(|ephemeral| ephemeral.ttl);
     let access = if arguments.read_only { Access::ReadOnly } else { Access::Full };
-    let (parts, plain) = (Vec::new(), arguments.plain.plain());
-    let to_start = Start { home, api_listen, tls, plain, parts, ephemeral, access };
+    let (parts, plain, trust) = (Vec::new(), arguments.plain.plain(), arguments.trust.clone());
+    let to_start =
+        Start { home, api_listen, trust, certificate: None, plain, parts, ephemeral, access };
     let daemon = start(to_start, arguments.api_listen.is_some()).await?;
+    daemon.note(&started(arguments));
     ready(&daemon, arguments.local.form());
     // Whatever happens from here on, it ends in order.
-    let ended = until_end(&daemon, shutdown, ttl).await;
+    let ended = until_end(&daemon, shutdown, reload, ttl).await;
     stop_after(ended, daemon.stop()).await
 }
 
-/// What to speak TLS with, where the broker does. What a membership says that cannot be read is told
-/// by the start.
-fn tls(
-    arguments: &Arguments,
-    home: &Home,
-    ephemeral: Option<&Ephemeral>,
-) -> Result<Option<Arc<ClientConfig>>, Failure> {
-    let joined = || Membership::read(home).ok().flatten();
-    let place = match ephemeral {
-        Some(ephemeral) => ephemeral.link.place().ok(),
-        None => joined().and_then(|membership| membership.place().ok()),
-    };
-    let home = Some(home).filter(|_| ephemeral.is_none());
-    place.map_or(Ok(None), |place| arguments.trust.open(&place, home))
+/// What the next start in the background is to say.
+fn started(arguments: &Arguments) -> Started {
+    Started::new(Kind::Daemon)
+        .flag("--no-tcp", arguments.no_tcp)
+        .value("--api-listen", arguments.api_listen)
+        .flag("--container", arguments.container)
+        .flag("--read-only", arguments.read_only)
+        .file("--broker-ca", arguments.trust.path())
 }
 
 /// Comes back when somebody says so, when its time is over, or when it must: why it must.
 async fn until_end(
     daemon: &RunningDaemon,
     shutdown: impl Future<Output = ()>,
+    mut reload: Signal,
     ttl: Option<Duration>,
 ) -> Option<Failure> {
-    let mut reload = match hung_up() {
-        Ok(reload) => reload,
-        Err(failure) => return Some(failure),
-    };
     let over = async {
         match ttl {
             Some(ttl) => tokio::time::sleep(ttl).await,
@@ -143,12 +132,6 @@ async fn until_end(
             _ = reload.recv() => daemon.reload(),
         }
     }
-}
-
-/// SIGHUP means: read the configuration again.
-fn hung_up() -> Result<Signal, Failure> {
-    signal(SignalKind::hangup())
-        .map_err(|error| Failure::new(Exit::Failed, format!("error: signals: {error}")))
 }
 
 /// A usual port that is taken is not fatal: another one is as good.
@@ -189,57 +172,6 @@ fn ready(daemon: &RunningDaemon, form: Form) {
                 }
             };
             announce(&format!("the daemon is ready\n  socket  {socket}{api}{member}\n"));
-        }
-    }
-}
-
-/// The same command again in the background, without `--detach`, its log in its folder.
-async fn detach(folder: &Path, arguments: &[String]) -> Result<(), Failure> {
-    let failed = |text: String| Failure::new(Exit::Failed, format!("error: {text}"));
-    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
-    let kept = arguments.iter().filter(|argument| *argument != "--detach");
-    let mut child = tokio::process::Command::new(program)
-        .args(kept)
-        .arg("--log-file")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|error| failed(error.to_string()))?;
-    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-        return Err(failed("the daemon has no output".to_owned()));
-    };
-    let mut lines = BufReader::new(stdout).lines();
-    let shown = progress::show("waiting for the daemon to be ready");
-    let first = tokio::time::timeout(READY_TIMEOUT, lines.next_line()).await;
-    drop(shown);
-    match first {
-        Ok(Ok(Some(line))) => {
-            print(&format!("{line}\n"))?;
-            // What it has printed besides is there already.
-            let rest = async {
-                while let Ok(Some(line)) = lines.next_line().await {
-                    print(&format!("{line}\n"))?;
-                }
-                Ok(())
-            };
-            tokio::time::timeout(Duration::from_millis(50), rest).await.unwrap_or(Ok(()))
-        }
-        Ok(Ok(None) | Err(_)) => {
-            let mut why = String::new();
-            let mut lines = BufReader::new(stderr).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
-                why.push_str(&line);
-                why.push('\n');
-            }
-            let status = child.wait().await.map_err(|error| failed(error.to_string()))?;
-            let exit = Exit::of_code(status.code().unwrap_or(1));
-            Err(Failure::new(exit, why.trim_end().to_owned()))
-        }
-        Err(_) => {
-            let log = folder.join(HomeFile::Log.as_str());
-            Err(failed(format!("the daemon is not ready yet; its log: {}", log.display())))
         }
     }
 }

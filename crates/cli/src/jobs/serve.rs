@@ -1,7 +1,7 @@
 //! `semel job serve`: an engine alone, over a store that it may share with others.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use semel_api::Api;
@@ -14,15 +14,18 @@ use semel_registrar::local;
 use semel_vital::Vital;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 
-use super::{RunningJobs, Start, about};
+use super::{RunningJobs, Start, about, config};
 use crate::broker::{registrar, token};
 use crate::checks;
 use crate::daemon::home::HomeArgument;
 use crate::daemon::running::room;
 use crate::exit::{Exit, Failure, Form};
-use crate::system::{SERVING_THREADS, loopback, plant, refuse_few_threads, stop_after, stopped};
+use crate::system::{
+    SERVING_THREADS, hung_up, loopback, on_loopback, plant, refuse_few_threads, stop_after, stopped,
+};
 use crate::{announce, budget, log};
 
 /// Run an engine alone
@@ -37,7 +40,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "SOCKET")]
     daemon: Option<PathBuf>,
     /// Where programs call besides the socket
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = on_loopback)]
     api_listen: Option<SocketAddr>,
     /// How many days the registrar of approvals keeps grants that are over; what was used is kept
     /// for ever
@@ -57,6 +60,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
     let root = arguments.home.find()?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
+    let reload = hung_up()?;
     let retention = registrar::retention(arguments.registrar_retention_days)?;
     checks::refuse(checks::serve(&root))?;
     let (store, daemon) = (arguments.store.as_deref(), arguments.daemon.clone());
@@ -100,6 +104,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         () = shutdown => None,
         failure = jobs.ended() => Some(failure),
         ended = vital.ended() => Some(ended.into()),
+        failure = reloading(&folder, reload) => Some(failure),
     };
     let stopping = async {
         jobs.stop().await;
@@ -111,6 +116,18 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Ok(())
     };
     stop_after(ended, stopping).await
+}
+
+/// Nothing of an engine changes while it runs: whoever asks is told so, and whether a restart would
+/// take the file.
+async fn reloading(folder: &Path, mut asked: Signal) -> Failure {
+    while asked.recv().await.is_some() {
+        match config(folder) {
+            Ok(_) => tracing::warn!("jobs/config.toml is sound; it is read at a start alone"),
+            Err(failure) => tracing::error!(error = failure.text, "jobs/config.toml is refused"),
+        }
+    }
+    std::future::pending().await
 }
 
 /// One token, in a file of its own.

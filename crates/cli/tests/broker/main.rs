@@ -17,5 +17,6 @@ mod lost;
 mod operator;
 mod process;
 mod registrar;
+mod renewed;
 mod tls;
 mod verbs;

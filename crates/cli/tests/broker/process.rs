@@ -32,11 +32,16 @@ impl Broker {
 
     /// The same on an address of one's own choice.
     pub(crate) fn start_at(listen: &str, store: &str, extra: &[&str]) -> Self {
+        Self::start_logging(Stdio::null(), listen, store, extra)
+    }
+
+    /// The same with a log.
+    pub(crate) fn start_logging(log: Stdio, listen: &str, store: &str, extra: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
             .args(["broker", "serve", "--json", "--listen", listen, "--store", store])
             .args(extra)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -61,6 +66,11 @@ impl Broker {
     /// The exit code of a process that was asked to end.
     pub(crate) fn stop_code(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
+    }
+
+    /// SIGHUP.
+    pub(crate) fn hang_up(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::HUP).unwrap();
     }
 
     /// SIGTERM, without a wait.

@@ -92,6 +92,10 @@ fn a_folder_has_one_daemon_and_without_one_nothing_is_done() {
     alice.run(&["daemon", "up", "--detach", "--no-tcp"]);
     assert_eq!(alice.run_json(&["daemon", "status"])["mesh"], MESH);
     alice.run(&["daemon", "restart"]);
+    let port = alice.folder().join("http.port");
+    assert!(!port.exists(), "it is restarted as it was started");
+    succeeds(&["daemon", "restart", "--home", &home, "--", "--api-listen", "127.0.0.1:0"]);
+    assert!(port.exists(), "what is said now wins");
     alice.run(&["daemon", "down"]);
     assert!(alice.run(&["daemon", "logs"]).contains("connected to the broker"));
     let (code, text) = fails(&["mesh", "join", &mesh.invite("member"), "--home", &home]);

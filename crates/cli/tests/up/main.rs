@@ -11,6 +11,8 @@ mod host;
 mod listen;
 mod log;
 mod registrar;
+mod reload;
+mod restart;
 mod served;
 mod stores;
 
