@@ -224,7 +224,8 @@ fn a_membership_is_kept_and_read_strictly() {
     let open = Membership { plain: Plain::Allowed, ..membership() };
     open.write(&locked).unwrap();
     assert_eq!(Membership::read(locked.home()).unwrap(), Some(open));
-    let said = refused(HomeFile::Mesh, |text| text.replace("_plain\": true", "_plain\": false"));
+    let allowed = "{\n  \"insecure_allow_plain\": true,\n";
+    let said = refused(HomeFile::Mesh, |text| text.replace("{\n", allowed));
     assert!(said.contains("delete the line sha256"), "{said}");
     membership().write(&locked).unwrap();
     let nameless = Membership { name: String::new(), ..membership() };
