@@ -1,5 +1,5 @@
-//! How the process that runs in a home was started (`started.json`), so that it can be started again
-//! in the same way. No secret is in it: what may hold one is named, and has to be said again.
+//! How the process that runs in a home was started (`started.json`), so that it can be started
+//! again in the same way. No secret is in it: what may hold one is named, and has to be said again.
 
 use std::path::Path;
 

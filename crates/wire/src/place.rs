@@ -329,7 +329,9 @@ mod tests {
         }
 
         #[test]
-        fn nothing_makes_it_panic(text in "(https?|wss?)://[a-z0-9:@/\\[\\]?#.%]{0,40}|\\PC{0,80}") {
+        fn nothing_makes_it_panic(
+            text in "(https?|wss?)://[a-z0-9:@/\\[\\]?#.%]{0,40}|\\PC{0,80}",
+        ) {
             if let Ok(place) = BrokerPlace::parse(&text) {
                 prop_assert!(!place.host().is_empty());
                 prop_assert_eq!(BrokerPlace::parse(&place.http()), Ok(place));
