@@ -4,7 +4,8 @@
 //! set up ([`config`], [`environment`], [`logfile`]), the tables ([`store`]), how sends are
 //! accepted ([`outbox`]) and messages kept ([`inbox`]), the way to the broker ([`dial`]), the
 //! connection to it ([`link`]), what else is asked of it ([`remote`], [`broker_api`]), all of it
-//! together ([`engine`]), how it is reached ([`http`]), and how an ephemeral member ends ([`farewell`]).
+//! together ([`engine`]), how it is reached ([`http`]), and how an ephemeral member ends
+//! ([`farewell`]).
 
 pub mod home;
 pub mod identity;
