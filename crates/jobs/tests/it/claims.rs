@@ -68,18 +68,30 @@ pub(crate) async fn a_thousand_conversations_at_once_each_in_order(world: &World
         |number: u128| world.made(in_conversation(number, &format!("c{}", number % CONVERSATIONS)));
     // Some are submitted while others are ended.
     join_all((0..CONVERSATIONS * 2).map(submit)).await;
-    let ended: Mutex<HashMap<u128, Vec<JobId>>> = Mutex::default();
+    let store = &world.store;
+    // In the order of claims: a job is entered before its end is written, and so before the next one
+    // of its conversation can be claimed, however late this task goes on.
+    let claims: Mutex<HashMap<u128, Vec<i64>>> = Mutex::default();
     let worker = async |name: String| {
         for _ in 0..10_000 {
             let claimed = world.claim(&name, 64, NOW).await;
+            for job in &claimed {
+                let (id, no) = (job.before.job.id, job.before.job.no);
+                let conversation = id.as_uuid().as_u128() % CONVERSATIONS;
+                claims.lock().unwrap().entry(conversation).or_default().push(no.0);
+                for round in 0..EACH {
+                    let other = self::id(conversation + round * CONVERSATIONS);
+                    let earlier = store.job(other).await.unwrap().filter(|kept| kept.job.no < no);
+                    let status = earlier.map(|kept| kept.job.state.status);
+                    assert!(
+                        status.is_none_or(|status| status.is_terminal()),
+                        "{other}: {status:?}"
+                    );
+                }
+            }
             let finished = join_all(claimed.iter().map(|job| world.finish(job, NOW))).await;
             assert!(finished.iter().all(|said| *said == Advanced::Written));
-            let mut ended = ended.lock().unwrap();
-            for job in &claimed {
-                let number = job.before.job.id.as_uuid().as_u128();
-                ended.entry(number % CONVERSATIONS).or_default().push(job.before.job.id);
-            }
-            let all: usize = ended.values().map(Vec::len).sum();
+            let all: usize = claims.lock().unwrap().values().map(Vec::len).sum();
             if all as u128 == CONVERSATIONS * EACH {
                 return;
             }
@@ -89,13 +101,8 @@ pub(crate) async fn a_thousand_conversations_at_once_each_in_order(world: &World
     let late = join_all((CONVERSATIONS * 2..CONVERSATIONS * EACH).map(submit));
     let workers = join_all((0..4).map(|n| worker(format!("w{n}"))));
     tokio::join!(late, workers);
-    let store = &world.store;
-    for order in ended.into_inner().unwrap().into_values() {
-        let mut nos = Vec::new();
-        for id in order {
-            nos.push(store.job(id).await.unwrap().unwrap().job.no);
-        }
-        assert!(nos.is_sorted() && nos.len() as u128 == EACH, "{nos:?}");
+    for order in claims.into_inner().unwrap().into_values() {
+        assert!(order.is_sorted() && order.len() as u128 == EACH, "{order:?}");
     }
 }
 
