@@ -7,6 +7,7 @@ mod machine;
 mod running;
 mod stores;
 
+use semel_core::shown::{shown, shown_lines};
 use serde_json::{Value, json};
 
 use crate::daemon::home::HomeArgument;
@@ -144,8 +145,10 @@ fn document(findings: &[Finding]) -> Value {
 }
 
 fn lines(found: &Finding) -> String {
-    let (condition, check, detail) = (found.condition.as_str(), &found.check, &found.detail);
-    let to_do = found.to_do.as_ref().map(|to_do| format!("{:9}to do: {to_do}\n", ""));
+    let (condition, check) = (found.condition.as_str(), shown(&found.check));
+    let detail = shown_lines(&found.detail);
+    let to_do = found.to_do.as_ref();
+    let to_do = to_do.map(|to_do| format!("{:9}to do: {}\n", "", shown_lines(to_do)));
     format!("{condition:7}  {check}: {detail}\n{}", to_do.unwrap_or_default())
 }
 

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use semel_client::{Answer, Client, ClientError};
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
+use semel_core::shown::shown as plain;
 use semel_daemon::home::{Home, MeshSlug};
 use serde_json::Value;
 
@@ -157,10 +158,10 @@ impl Daemon {
             Form::Text => {
                 let code = answer.code().unwrap_or("unknown");
                 let more = MORE.iter().filter_map(|name| {
-                    Some(format!("\n{name}: {}", answer.body.get(name)?.as_str()?))
+                    Some(format!("\n{name}: {}", plain(answer.body.get(name)?.as_str()?)))
                 });
                 let more: String = more.collect();
-                let detail = answer.detail();
+                let (code, detail) = (plain(code), plain(answer.detail()));
                 format!("error: {code}: {detail}{more}\nto learn more: semel explain {code}")
             }
         };

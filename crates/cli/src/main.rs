@@ -26,9 +26,11 @@ mod stores;
 mod system;
 mod up;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use semel_core::shown::shown_lines;
 
 use exit::Failure;
 
@@ -158,9 +160,15 @@ fn main() {
     });
     if let Err(failure) = done {
         let code = failure.exit.code();
-        log::last_words(move || log::say(&colour::error(&failure.text)));
+        log::last_words(move || log::say(&colour::error(&sayable(&failure.text))));
         std::process::exit(code);
     }
+}
+
+/// What failed as a terminal may show it: servers, files and gears have a part in the words. A JSON
+/// document stays what it is.
+fn sayable(text: &str) -> Cow<'_, str> {
+    if text.starts_with('{') { Cow::Borrowed(text) } else { shown_lines(text) }
 }
 
 fn run(command: &Command) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 pub(crate) mod join;
 
 use clap::Subcommand;
+use semel_core::shown::shown;
 use semel_daemon::home::{Complete, Home};
 use semel_daemon::identity::{IdentityError, Membership};
 use semel_wire::link::JoinLink;
@@ -145,7 +146,7 @@ fn table(rows: &[Row]) -> String {
     let line = |(mesh, membership): &Row| {
         let what = match membership {
             Ok(Some(joined)) => {
-                format!("{}  {}  {}", joined.member_id, joined.broker, printable(&joined.name))
+                format!("{}  {}  {}", joined.member_id, joined.broker, shown(&joined.name))
             }
             Ok(None) => "not joined".to_owned(),
             Err(_) => "unreadable".to_owned(),
@@ -153,9 +154,4 @@ fn table(rows: &[Row]) -> String {
         format!("{mesh:width$}  {what}\n")
     };
     rows.iter().map(line).collect()
-}
-
-/// A name was chosen by somebody; it must not move the cursor.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

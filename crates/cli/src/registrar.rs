@@ -5,11 +5,13 @@ mod client;
 mod effect;
 mod grant;
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use semel_core::shown::shown;
 use semel_registrar::limits::RETENTION_DAYS_DEFAULT;
 use semel_registrar::store::JOBS_DOMAIN;
 use serde_json::{Value, json};
@@ -205,8 +207,8 @@ impl Common {
     /// Prints the answer as it came, or a line for people.
     fn show(&self, answer: &str, line: &str) -> Result<(), Failure> {
         let text = match self.local.form() {
-            Form::Json => answer,
-            Form::Text => line,
+            Form::Json => Cow::Borrowed(answer),
+            Form::Text => shown(line),
         };
         print(&format!("{}\n", text.trim_end()))
     }

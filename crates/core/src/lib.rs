@@ -5,7 +5,7 @@
 //! Reading order: what a request *is* ([`envelope`], [`json`], [`canonical`], [`fingerprint`]),
 //! what it is *called* ([`id`], [`mint`]), what *becomes of it* ([`outbox`], [`backoff`],
 //! [`max_age`]), how a refusal is said ([`code`], [`refusal`]), and which time a sweep may go by
-//! ([`plausible`]).
+//! ([`plausible`]). How strange text is printed: [`shown`].
 
 mod status;
 
@@ -29,3 +29,4 @@ pub mod limits;
 pub mod plausible;
 pub mod refusal;
 pub mod rfc3339;
+pub mod shown;

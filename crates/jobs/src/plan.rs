@@ -10,6 +10,7 @@ use semel_core::code::Code;
 use semel_core::hex::Hex;
 use semel_core::json::{JsonLimits, parse};
 use semel_core::refusal::Refusal;
+use semel_core::shown::is_plain_name;
 use semel_core::status;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -109,6 +110,26 @@ impl Plan {
         }
         let steps = steps.iter().enumerate().map(|(n, step)| Step::read(step, n));
         Ok(Self { id, steps: steps.collect::<Result<_, _>>()? })
+    }
+
+    /// Refuses a plan that is new and whose names do not look like what they are. One that was
+    /// taken is read all the same.
+    pub fn refuse_strange_names(&self) -> Result<(), Refusal> {
+        let strange = |at: String| {
+            wrong(at, "has characters that turn text, cannot be seen or move the cursor")
+        };
+        if self.id.as_deref().is_some_and(|id| !is_plain_name(id)) {
+            return Err(strange("/id".to_owned()));
+        }
+        for (number, step) in self.steps.iter().enumerate() {
+            let group = step.parallel_group.iter();
+            let names = [&step.id, &step.gear, &step.action].into_iter().chain(group);
+            if !names.chain(&step.depends_on).chain(&step.resources).all(|name| is_plain_name(name))
+            {
+                return Err(strange(format!("/steps/{number}")));
+            }
+        }
+        Ok(())
     }
 
     /// The document, in one spelling.

@@ -16,6 +16,7 @@ use semel_core::code::Code;
 use semel_core::json::Node;
 use semel_core::limits::INTEGER_MAX;
 use semel_core::refusal::Refusal;
+use semel_core::shown::is_plain_name;
 
 pub(crate) use field::{Field, invalid, one_of, write_plain};
 
@@ -69,6 +70,16 @@ impl<'a> Fields<'a> {
     /// 1 to `bytes_max` bytes without control characters.
     pub(crate) fn name(&mut self, name: &str, bytes_max: usize) -> Result<String, Refusal> {
         self.optional_name(name, bytes_max)?.ok_or_else(|| missing(name))
+    }
+
+    /// The name of something that is made: as [`Self::name`], and it looks like what it is.
+    pub(crate) fn new_name(&mut self, name: &str, bytes_max: usize) -> Result<String, Refusal> {
+        let text = self.name(name, bytes_max)?;
+        if is_plain_name(&text) {
+            return Ok(text);
+        }
+        let detail = "must have no characters that turn text or cannot be seen";
+        Err(under(name, Refusal::new(Code::InvalidField, detail)))
     }
 
     /// See [`Self::name`].

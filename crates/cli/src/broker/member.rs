@@ -2,9 +2,12 @@
 
 use clap::Subcommand;
 use semel_broker::hints;
-use semel_broker::store::{Audited, Ended, Member, MemberStatus, NewMember, OPERATORS_KEY, Role};
+use semel_broker::store::{
+    Audited, Ended, Member, MemberStatus, Mesh, NewMember, OPERATORS_KEY, Role, Store,
+};
 use semel_core::id::MemberId;
 use semel_core::rfc3339;
+use semel_core::shown::{is_plain_name, shown};
 use semel_crypto::keys::PublicKey;
 use serde_json::{Value, json};
 
@@ -43,7 +46,7 @@ pub(crate) enum MemberCommand {
     Revoke {
         /// The mesh
         mesh: String,
-        /// The member's id
+        /// The member's id, its public key, or @name
         member: String,
         #[command(flatten)]
         target: target::Target,
@@ -64,8 +67,9 @@ pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
             list(mesh, Form::of_flag(*json), target).await
         }
         MemberCommand::Revoke { mesh, member, target } => {
-            let (store, member_id) = (target.open_used().await?, member_id(member)?);
+            let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
+            let member_id = meant(&store, &mesh, member).await?;
             let (mint, revoked) = (mint(), MemberStatus::Revoked);
             let audited = Audited { id: mint.uuid(), at: now() };
             let ended = store.member_end(mesh.mesh_id, member_id, revoked, audited).await;
@@ -114,7 +118,8 @@ fn line(member: &Member, form: Form) -> String {
     match form {
         Form::Text => {
             let key = pubkey.as_deref().unwrap_or("-");
-            format!("{member_id}  {:<7} {:<7} {key:<64}  {name}\n", status.as_str(), role.as_str())
+            let (status, role, name) = (status.as_str(), role.as_str(), shown(name));
+            format!("{member_id}  {status:<7} {role:<7} {key:<64}  {name}\n")
         }
         Form::Json => {
             let profile: Value = serde_json::from_str(&member.profile).unwrap_or_default();
@@ -134,6 +139,7 @@ pub(super) fn new_member(name: &str, key: &str, role: Role) -> Result<NewMember,
     if name.is_empty() || name.len() > 128 {
         return Err(usage("error: a name has 1 to 128 bytes".to_owned()));
     }
+    plain_name(name)?;
     let pubkey = PublicKey::from_hex(key)
         .map_err(|refusal| usage(format!("error: the key {}", refusal.detail)))?;
     let mint = mint();
@@ -144,6 +150,49 @@ pub(super) fn new_member(name: &str, key: &str, role: Role) -> Result<NewMember,
         key_id: format!("{OPERATORS_KEY}{}", mint.client_message_id()),
         pubkey: pubkey.to_hex().to_string(),
     })
+}
+
+/// Refuses to make a name that does not look like what it is.
+pub(super) fn plain_name(name: &str) -> Result<(), Failure> {
+    if is_plain_name(name) {
+        return Ok(());
+    }
+    let text = format!(
+        "error: a name has no control characters and none that turn text or cannot be seen: {}",
+        shown(name)
+    );
+    Err(Failure::new(Exit::Usage, text))
+}
+
+/// The member that is meant: by id, by key, or by a name that one active member alone has.
+async fn meant(store: &Store, mesh: &Mesh, member: &str) -> Result<MemberId, Failure> {
+    if let Some(id) = MemberId::parse(member) {
+        return Ok(id);
+    }
+    let none = || Failure::new(Exit::NotFound, format!("error: there is no member {member}"));
+    if let Ok(key) = PublicKey::from_hex(member) {
+        let found = store.member_by_key(mesh.mesh_id, &key.to_hex().to_string()).await;
+        return Ok(found.map_err(|error| failed(&error))?.ok_or_else(none)?.member_id);
+    }
+    let name = member.strip_prefix('@').unwrap_or(member);
+    let (mut after, mut found) = (None, Vec::new());
+    loop {
+        let page = store.member_list(mesh.mesh_id, after, PAGE).await;
+        let page = page.map_err(|error| failed(&error))?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.member_id);
+        let named = |member: &&Member| member.name == name && member.status == MemberStatus::Active;
+        found.extend(page.iter().filter(named).map(|member| member.member_id));
+    }
+    match found[..] {
+        [] => Err(none()),
+        [id] => Ok(id),
+        _ => {
+            let ids: Vec<String> = found.iter().map(MemberId::to_string).collect();
+            let text = format!("error: several members are called {member}:\n{}", ids.join("\n"));
+            Err(Failure::new(Exit::Conflict, text))
+        }
+    }
 }
 
 pub(super) fn member_id(text: &str) -> Result<MemberId, Failure> {

@@ -2,9 +2,10 @@
 
 use clap::Subcommand;
 use semel_broker::store::Made;
+use semel_core::shown::shown;
 use serde_json::json;
 
-use super::member::member_id;
+use super::member::{member_id, plain_name};
 use super::target::{self, failed, mesh as find, mint, now};
 use crate::exit::{Exit, Failure, Form};
 use crate::print;
@@ -72,6 +73,7 @@ pub(crate) enum QueueCommand {
 pub(super) async fn topic(command: &TopicCommand) -> Result<(), Failure> {
     match command {
         TopicCommand::Create { mesh, topic, target } => {
+            plain_name(topic)?;
             let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
             let made = store.topic_create(mesh.mesh_id, topic, now()).await;
@@ -98,6 +100,7 @@ pub(super) async fn topic(command: &TopicCommand) -> Result<(), Failure> {
 pub(super) async fn queue(command: &QueueCommand) -> Result<(), Failure> {
     match command {
         QueueCommand::Create { mesh, queue, target } => {
+            plain_name(queue)?;
             let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
             let made = store.queue_create(mesh.mesh_id, queue, mint().uuid(), now()).await;
@@ -130,7 +133,7 @@ async fn all(
     loop {
         let mut names = page(after.as_deref()).await.map_err(|error| failed(&error))?;
         let line = |name: &String| match form {
-            Form::Text => format!("{name}\n"),
+            Form::Text => format!("{}\n", shown(name)),
             Form::Json => format!("{}\n", json!({"name": name})),
         };
         print(&names.iter().map(line).collect::<String>())?;

@@ -4,6 +4,8 @@ use semel_broker::housekeeping::{self, SweepReport};
 use semel_broker::limits::{AUDIT_LIST_MAX, ORPHANS_LISTED_MAX};
 use semel_broker::store::Report;
 use semel_core::id::MemberId;
+use semel_core::rfc3339;
+use semel_core::shown::shown;
 use serde_json::json;
 
 use super::target::{self, failed, mesh as find, now};
@@ -98,6 +100,7 @@ fn checked(form: Form, slug: &str, report: &Report, orphans: &[(MemberId, String
             let found = findings.iter().filter(|(_, count)| *count > 0);
             let found: Vec<String> = found.map(|(name, count)| format!("{name} {count}")).collect();
             let found = if found.is_empty() { "consistent".to_owned() } else { found.join(", ") };
+            let slug = shown(slug);
             let mut lines = vec![format!("{slug}: {rows} rows, {found}")];
             let orphan = |(member, id): &(MemberId, String)| {
                 format!("{slug}: no message under the id {id:?} of {member}")
@@ -126,14 +129,14 @@ pub(super) async fn audit(arguments: &AuditArguments) -> Result<(), Failure> {
     let mesh = find(&store, &arguments.mesh).await?;
     let events = store.audit_list(mesh.mesh_id, AUDIT_LIST_MAX).await;
     for event in events.map_err(|error| failed(&error))? {
+        let at = rfc3339::format(event.at);
         let line = match Form::of_flag(arguments.json) {
-            Form::Text => format!("{} {} {}", event.at.0, event.kind, event.detail),
+            Form::Text => format!("{at} {} {}", event.kind, shown(&event.detail)),
             Form::Json => {
                 let detail: serde_json::Value =
                     serde_json::from_str(&event.detail).unwrap_or_default();
                 let id = event.id.to_string();
-                json!({"id": id, "at": event.at.0, "kind": event.kind, "detail": detail})
-                    .to_string()
+                json!({"id": id, "at": at, "kind": event.kind, "detail": detail}).to_string()
             }
         };
         print(&format!("{line}\n"))?;

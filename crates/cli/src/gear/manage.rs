@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use semel_core::shown::shown;
 use semel_jobs::config::Config;
 use semel_jobs::gear::load::{built_in, load};
 use semel_jobs::gear::manifest::Manifest;
@@ -37,9 +38,9 @@ pub(super) async fn install(
         let text = "it needs a network, which this host cannot limit without namespaces";
         return Err(failed(text.to_owned()));
     }
-    let shown = progress::show("installing");
+    let installing = progress::show("installing");
     let installed = package::install(home, home, folder, &missing);
-    drop(shown);
+    drop(installing);
     let (document, state) = installed.map_err(|error| failed(chain(&error)))?;
     let asks = document.asks_for();
     let manifest = &document.manifest;
@@ -50,7 +51,8 @@ pub(super) async fn install(
             format!("{installed}\n")
         }
         Form::Text => {
-            let asks: String = asks.iter().map(|ask| format!("  it may {ask}\n")).collect();
+            let asks: String =
+                asks.iter().map(|ask| format!("  it may {}\n", shown(ask))).collect();
             format!("installed {} {}\n{asks}", manifest.id, manifest.version)
         }
     })

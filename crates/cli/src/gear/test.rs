@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::shown::shown as plain;
 use semel_jobs::config::Config;
 use semel_jobs::gear::trial::Trial;
 use semel_jobs::gear::{
@@ -50,11 +51,13 @@ impl Desk for Shown {
                 json!({"type": "progress", "percent": percent, "message": message}).to_string()
             }
             (Report::Log { message, side_effect: true }, Form::Text) => {
-                format!("effect: {message}")
+                format!("effect: {}", plain(message))
             }
-            (Report::Log { message, side_effect: false }, Form::Text) => format!("log: {message}"),
+            (Report::Log { message, side_effect: false }, Form::Text) => {
+                format!("log: {}", plain(message))
+            }
             (Report::Progress { percent, message }, Form::Text) => {
-                format!("{percent} %: {}", message.as_deref().unwrap_or_default())
+                format!("{percent} %: {}", plain(message.as_deref().unwrap_or_default()))
             }
         };
         crate::log::say(&line);
@@ -86,8 +89,11 @@ pub(super) async fn run(home: &Path, arguments: &Arguments) -> Result<(), Failur
             Form::Json => format!("{found}\n"),
             Form::Text => {
                 let actions: Vec<&str> = actions.into_iter().map(String::as_str).collect();
-                let asks: String =
-                    document.asks_for().iter().map(|ask| format!("it may {ask}\n")).collect();
+                let asks: String = document
+                    .asks_for()
+                    .iter()
+                    .map(|ask| format!("it may {}\n", plain(ask)))
+                    .collect();
                 format!("{} can: {}\n{asks}", document.manifest.id, actions.join(", "))
             }
         });
@@ -103,14 +109,14 @@ fn shown(ended: &Ended, form: Form) -> Result<(), Failure> {
         Ended::Done(Output::Value(value)) => {
             return print(&match form {
                 Form::Json => format!("{}\n", json!({"ended": "done", "result": value})),
-                Form::Text => format!("{value}\n"),
+                Form::Text => format!("{}\n", plain(&value.to_string())),
             });
         }
         Ended::Done(Output::Artifact(path) | Output::With { file: path, .. }) => {
             let path = path.display().to_string();
             return print(&match form {
                 Form::Json => format!("{}\n", json!({"ended": "done", "artifact": path})),
-                Form::Text => format!("file: {path}\n"),
+                Form::Text => format!("file: {}\n", plain(&path)),
             });
         }
         Ended::Failed(failure) => ("failed", failure),
@@ -124,6 +130,7 @@ fn shown(ended: &Ended, form: Form) -> Result<(), Failure> {
             "message": failure.message, "retry_after_ms": retry_after_ms});
         print(&format!("{document}\n"))?;
     }
-    let text = format!("{what}: {class}: {}: {}", failure.code, failure.message);
+    let (code, message) = (plain(&failure.code), plain(&failure.message));
+    let text = format!("{what}: {class}: {code}: {message}");
     Err(Failure::new(Exit::Failed, text))
 }

@@ -1,5 +1,6 @@
 //! Words for steps whose outcome nobody knows: "failed" is never said of what may have happened.
 
+use semel_core::shown::shown;
 use serde_json::Value;
 
 /// How a step stands, for people. Also of a line of the ledger that says how it ended.
@@ -20,7 +21,8 @@ pub(super) fn steps(job: &Value) -> Option<String> {
         .filter(|step| status(step) == "uncertain")
         .filter_map(|step| step.get("id").and_then(Value::as_str))
         .collect();
-    (!names.is_empty()).then(|| format!("uncertain: {} (may have happened)", names.join(", ")))
+    let names = (!names.is_empty()).then(|| names.join(", "))?;
+    Some(format!("uncertain: {} (may have happened)", shown(&names)))
 }
 
 #[cfg(test)]

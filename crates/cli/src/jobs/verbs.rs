@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
+use semel_core::shown;
 use serde_json::{Map, Value, json};
 
 use super::{artifact, backup, restored, serve, unsure, watch};
@@ -310,7 +311,7 @@ fn shown(job: &Value) -> String {
     let mut more = |name: &str, label: &str| {
         if let Some(value) = job.get(name).filter(|value| !value.is_null()) {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            lines.push(format!("{label:<10}{value}"));
+            lines.push(format!("{label:<10}{}", shown::shown(&value)));
         }
     };
     more("conversation_id", "of");
@@ -337,10 +338,10 @@ fn shown(job: &Value) -> String {
     format!("{}\n\n{}", lines.join("\n"), table(&steps, columns, "there is no plan yet"))
 }
 
-/// Prints a line, for people or for programs.
-pub(super) fn line(daemon: &Daemon, document: &Value, shown: &str) -> Result<(), Failure> {
+/// Prints a line, for people or for programs. What gears say in it does not move the cursor.
+pub(super) fn line(daemon: &Daemon, document: &Value, text: &str) -> Result<(), Failure> {
     match daemon.form {
         Form::Json => print(&format!("{document}\n")),
-        Form::Text => print(&format!("{shown}\n")),
+        Form::Text => print(&format!("{}\n", shown::shown(text))),
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_client::Event;
+use semel_core::shown::shown as plain;
 use serde_json::{Value, json};
 
 use super::unsure;
@@ -88,7 +89,8 @@ async fn result(daemon: &Daemon, path: &str, status: &str) -> Result<(), Failure
             let class = text(&job, "failure_class");
             let id = text(&job, "id");
             let text = format!(
-                "error: the job failed ({class}): {error}\nto try it again: semel job retry {id}"
+                "error: the job failed ({class}): {}\nto try it again: semel job retry {id}",
+                plain(error)
             );
             Err(Failure::new(or_unknown(Exit::Failed), text))
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_client::Event;
+use semel_core::shown::shown;
 use serde_json::json;
 
 use super::{Daemon, Local};
@@ -35,7 +36,10 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             let line = json!({"id": event.id, "event": event.kind, "data": event.data});
             print(&format!("{line}\n"))
         }
-        Form::Text => print(&format!("{}  {}  {}\n", event.id, event.kind, event.data)),
+        Form::Text => {
+            let line = format!("{}  {}  {}", event.id, event.kind, event.data);
+            print(&format!("{}\n", shown(&line)))
+        }
     })
     .await
 }

@@ -1,6 +1,7 @@
 //! `semel inbox`: what arrived on this host.
 
 use clap::Subcommand;
+use semel_core::shown::shown;
 use serde_json::{Value, json};
 
 use super::table::{Column, table};
@@ -149,7 +150,7 @@ pub(super) fn lines(document: &Value) -> String {
                 value.to_string()
             }
         };
-        format!("{name:width$}  {value}\n")
+        format!("{name:width$}  {}\n", shown(&value))
     };
     fields.iter().map(line).collect()
 }

@@ -144,6 +144,7 @@ async fn wait(daemon: &Daemon, accepted: &Value, limit: Duration) -> Result<(), 
             }
             "dead" | "aborted" => {
                 let why = row.get("last_error").and_then(Value::as_str).unwrap_or("–");
+                let why = semel_core::shown::shown(why);
                 let outcome = row.get("outcome").and_then(Value::as_str).unwrap_or("–");
                 let exit = if why.starts_with("409") { Exit::Conflict } else { Exit::Failed };
                 let text = format!("error: {id} is {status} ({outcome}): {why}");

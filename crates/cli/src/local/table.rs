@@ -1,5 +1,6 @@
 //! Lists for people: columns, as wide as they must be.
 
+use semel_core::shown::shown;
 use serde_json::Value;
 
 /// A column: its heading, and the field that is shown in it.
@@ -37,12 +38,11 @@ fn cell(item: &Value, field: &str) -> String {
         Some(Value::Bool(false)) => "no".to_owned(),
         Some(other @ (Value::Number(_) | Value::Array(_) | Value::Object(_))) => other.to_string(),
     };
-    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut short: String = plain.clone().take(CELL_CHARS_MAX).collect();
-    if plain.count() > CELL_CHARS_MAX {
-        short.push('…');
+    let plain = shown(&text);
+    match plain.char_indices().nth(CELL_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &plain[..end]),
+        None => plain.into_owned(),
     }
-    short
 }
 
 const CELL_CHARS_MAX: usize = 80;
@@ -56,7 +56,14 @@ mod tests {
     fn columns_line_up_and_nothing_moves_the_cursor() {
         let list = json!({"items": [{"name": "a\u{1b}[2J", "n": 1}, {"name": "bb", "n": null}]});
         let shown = plain(&list, &[("NAME", "name"), ("N", "n")], "nothing");
-        assert_eq!(shown, "NAME   N\na [2J  1\nbb     –\n");
+        assert_eq!(shown, "NAME          N\na\\u{1b}[2J  1\nbb            –\n");
         assert_eq!(plain(&json!({"items": []}), &[], "nothing"), "nothing\n");
+    }
+
+    #[test]
+    fn a_name_that_turns_the_line_or_hides_in_it_is_spelled_out() {
+        let list = json!({"items": [{"name": "bob\u{202e}\u{200b}\u{9b}1\n2\u{e0041}"}]});
+        let shown = plain(&list, &[("NAME", "name")], "nothing");
+        assert_eq!(shown, "NAME\nbob\\u{202e}\\u{200b}\\u{9b}1\\u{a}2\\u{e0041}\n");
     }
 }

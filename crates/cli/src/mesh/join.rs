@@ -5,6 +5,7 @@ use std::sync::Arc;
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
+use semel_core::shown::shown;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::broker_api::{ApiError, BrokerApi};
 use semel_daemon::dial::Dialler;
@@ -94,7 +95,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Form::Text => format!(
             "this host is in the mesh {slug} as {}\nto start its daemon: {}\n",
-            membership.name,
+            shown(&membership.name),
             start_command(home.home())
         ),
     })

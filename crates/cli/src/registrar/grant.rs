@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use semel_core::shown::shown;
 use serde_json::{Value, json};
 
 use super::{Common, document, text};
@@ -93,7 +94,7 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
             let (key, until) = (text(item, "logical_request_key"), text(item, "not_after"));
             let line = match arguments.common.local.form() {
                 Form::Json => item.to_string(),
-                Form::Text => format!("{nonce} {state} {until} {key}"),
+                Form::Text => format!("{nonce} {state} {until} {}", shown(key)),
             };
             print(&format!("{line}\n"))?;
         }

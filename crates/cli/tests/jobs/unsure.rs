@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use semel_core::shown::is_plain_name;
 use serde_json::{Value, json};
 
 use crate::process::{Home, up};
-use crate::world::World;
+use crate::world::{Reply, World};
 
 fn job(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
@@ -53,4 +54,26 @@ async fn a_step_that_may_have_happened_is_never_said_to_have_failed() {
         let step = &document["steps"][0];
         assert_eq!((&step["status"], &step["certain"]), (&json!("failed"), &json!(false)));
     }
+}
+
+/// What a server answers is printed, and does not speak to the terminal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_result_does_not_move_the_cursor() {
+    let (world, home) = (World::start().await, Home::new());
+    let (_engine, _) = up(home.path(), &[]);
+    world.will("a", Reply::Body("a\u{1b}[2J\u{9b}2J\u{202e}b\u{200b}\u{e0041}".into()));
+    let plan = home.path().join("plan.json");
+    std::fs::write(&plan, json!({"steps": [world.step("a", "GET")]}).to_string()).unwrap();
+    let plan = plan.display().to_string();
+    let waited = job(home.path(), &["submit", "--wait", "--plan", &plan]).output().unwrap();
+    assert_eq!(waited.status.code(), Some(0), "{waited:?}");
+    let said = String::from_utf8(waited.stdout).unwrap();
+    assert!(said.contains(r"\u{9b}2J\u{202e}b\u{200b}\u{e0041}"), "{said:?}");
+    let is_plain = |c: char| c == '\n' || is_plain_name(&c.to_string());
+    assert!(said.chars().all(is_plain), "{said:?}");
+    // For programs it is what it was.
+    let waited = ["submit", "--wait", "--json", "--plan", &plan];
+    world.will("a", Reply::Body("\u{202e}b".into()));
+    let said = job(home.path(), &waited).output().unwrap().stdout;
+    assert!(String::from_utf8(said).unwrap().contains("\u{202e}b"));
 }

@@ -303,6 +303,7 @@ fn checked(inner: &Inner, asked: &Asked) -> Result<Option<PlanText>, Refusal> {
                 refusal
             };
             let plan = Plan::read(document).map_err(below)?;
+            plan.refuse_strange_names().map_err(below)?;
             check(&plan, &inner.parts.gears).map_err(below)?;
             let text = PlanText::from(plan.to_canonical());
             // As it will be read: what is too long or too deep is said now, not when it is claimed.

@@ -25,8 +25,8 @@ pub struct NewMesh {
 impl Record for NewMesh {
     fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         Ok(Self {
-            slug: fields.name("slug", NAME_BYTES_MAX)?,
-            owner_name: fields.name("owner_name", JOIN_NAME_BYTES_MAX)?,
+            slug: fields.new_name("slug", NAME_BYTES_MAX)?,
+            owner_name: fields.new_name("owner_name", JOIN_NAME_BYTES_MAX)?,
             owner_pubkey: fields.take("owner_pubkey")?,
         })
     }
@@ -84,8 +84,8 @@ impl Record for Join {
         let token: String = fields.take("token")?;
         Ok(Self {
             token: checked_token(token).map_err(|refusal| under("token", refusal))?,
-            name: fields.name("name", JOIN_NAME_BYTES_MAX)?,
-            key_id: fields.name("key_id", NAME_BYTES_MAX)?,
+            name: fields.new_name("name", JOIN_NAME_BYTES_MAX)?,
+            key_id: fields.new_name("key_id", NAME_BYTES_MAX)?,
         })
     }
 
@@ -142,13 +142,13 @@ impl Record for Profile {
 /// A member makes a topic or a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewName {
-    /// Any text without control characters.
+    /// Any text without control characters and without those that turn text or cannot be seen.
     pub name: String,
 }
 
 impl Record for NewName {
     fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
-        Ok(Self { name: fields.name("name", REF_BYTES_MAX)? })
+        Ok(Self { name: fields.new_name("name", REF_BYTES_MAX)? })
     }
 
     fn write(&self, object: &mut Object<'_>) {

@@ -109,6 +109,17 @@ pub(super) async fn shapes(served: &Served) {
     assert_eq!(refused.code(), (413, "payload_too_large"));
     let most = format!(r#"{{"name":"room"}}{}"#, " ".repeat((64 << 10) - 15));
     assert_eq!(ask(served, 1, "POST", TOPICS, &most).await.status, 201);
+    for name in ["bob\u{202e}", "\u{200b}bob", "b\u{2066}ob", "b\u{feff}ob", "b\u{e0041}ob"] {
+        let body = format!(r#"{{"name":"{name}"}}"#);
+        for path in [TOPICS, "/v1/meshes/test/queues"] {
+            let refused = ask(served, 1, "POST", path, &body).await;
+            assert_eq!(refused.code(), (400, "invalid_field"), "{name:?}");
+            assert_eq!(refused.body["pointer"], "/name");
+        }
+    }
+    // Something that has such a name already could be found.
+    let path = format!("{TOPICS}/bob%E2%80%AE/subscribe");
+    assert_eq!(ask(served, 1, "POST", &path, "").await.status, 404);
     for name in ["%", "%zz", "%00", "%ff"] {
         let path = format!("{TOPICS}/{name}/subscribe");
         assert_eq!(ask(served, 1, "POST", &path, "").await.code(), (400, "invalid_field"));
