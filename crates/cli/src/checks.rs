@@ -3,11 +3,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use semel_daemon::config::Config;
-use semel_daemon::home::{Home, HomeFile};
+use semel_daemon::home::{Home, HomeError, HomeFile, check_own};
 use semel_daemon::identity::Identity;
 use semel_jobs::gear::load::Loader;
 use semel_jobs::gear::registry::Registry;
@@ -18,6 +19,9 @@ use crate::gear::ports::ports;
 use crate::gear::shim;
 use crate::up::broker_folder;
 
+/// A link in the place of a lock or a secret is refused.
+pub(crate) const NOFOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
+
 /// Something that a start would refuse.
 pub(crate) struct Fault {
     /// What was looked at.
@@ -26,12 +30,14 @@ pub(crate) struct Fault {
     pub(crate) text: String,
     /// What can be done about it.
     pub(crate) to_do: String,
+    /// Whether a start says that, too.
+    is_advised: bool,
 }
 
 impl Fault {
     fn new(check: impl Into<String>, path: PathBuf, text: impl Into<String>) -> Self {
         let to_do = format!("put back a good copy of {}", path.display());
-        Self { check: check.into(), text: text.into(), to_do }
+        Self { check: check.into(), text: text.into(), to_do, is_advised: false }
     }
 }
 
@@ -39,13 +45,17 @@ impl Fault {
 pub(crate) fn refuse(faults: impl IntoIterator<Item = Fault>) -> Result<(), Failure> {
     match faults.into_iter().next() {
         None => Ok(()),
-        Some(fault) => Err(Failure::new(Exit::Refused, format!("error: {}", fault.text))),
+        Some(Fault { text, to_do, is_advised: true, .. }) => {
+            Err(Failure::new(Exit::Refused, format!("error: {text}\n{to_do}")))
+        }
+        Some(Fault { text, .. }) => Err(Failure::new(Exit::Refused, format!("error: {text}"))),
     }
 }
 
 /// What the start of a daemon reads of its folder.
 pub(crate) fn daemon(home: &Home) -> Vec<Fault> {
-    let (mut faults, check) = (Vec::new(), |what: &str| format!("{what} of {}", home.mesh()));
+    let check = |what: &str| format!("{what} of {}", home.mesh());
+    let mut faults: Vec<Fault> = own(check("folder"), home.check_own()).into_iter().collect();
     if let Err(error) = Config::read(home) {
         let path = home.path(HomeFile::Config);
         let to_do = format!("correct {}", path.display());
@@ -76,7 +86,7 @@ pub(crate) fn broker(root: &Path) -> Vec<Fault> {
         ("admin token", token::check(&admin), admin),
         ("authority", token::check_authority(&authority), authority),
     ];
-    faulty(checked)
+    own_folder(root, "broker").into_iter().chain(faulty(checked)).collect()
 }
 
 /// What the start of a home's engine reads besides its store.
@@ -84,7 +94,8 @@ pub(crate) fn jobs(root: &Path) -> Vec<Fault> {
     let folder = root.join("jobs");
     let authority = folder.join("authority");
     let checked = [("authority of jobs", token::check_authority(&authority), authority)];
-    let mut faults = faulty(checked);
+    let mut faults: Vec<Fault> = own_folder(root, "jobs").into_iter().collect();
+    faults.extend(faulty(checked));
     faults.extend(lock("lock of jobs", folder.join("lock")));
     if let Err(failure) = gears(root) {
         let text = failure.text.trim_start_matches("error: ").to_owned();
@@ -109,15 +120,34 @@ fn gears(root: &Path) -> Result<(), Failure> {
 
 fn faulty<const N: usize>(checked: [(&str, Result<(), Failure>, PathBuf); N]) -> Vec<Fault> {
     let faults = checked.into_iter().filter_map(|(check, looked, path)| {
+        if path.is_symlink() {
+            return own(check.to_owned(), Err(HomeError::Linked { path }));
+        }
         let text = looked.err()?.text;
         Some(Fault::new(check, path, text.trim_start_matches("error: ")))
     });
     faults.collect()
 }
 
+/// A folder right below the home, and the home.
+fn own_folder(root: &Path, name: &str) -> Option<Fault> {
+    own(format!("folder {name}"), check_own(root, &[Path::new(name)]))
+}
+
+fn own(check: String, checked: Result<(), HomeError>) -> Option<Fault> {
+    let error = checked.err()?;
+    let text = chain(&error);
+    let (text, to_do) = match text.split_once('\n') {
+        Some((text, to_do)) => (text.to_owned(), to_do.to_owned()),
+        None => (text, "put the folder itself there".to_owned()),
+    };
+    Some(Fault { check, text, to_do, is_advised: true })
+}
+
 /// A lock must be a file that can be opened as a start opens it. Nothing is locked here.
 fn lock(check: &str, path: PathBuf) -> Option<Fault> {
-    let opened: std::io::Result<File> = OpenOptions::new().read(true).append(true).open(&path);
+    let opened: std::io::Result<File> =
+        OpenOptions::new().read(true).append(true).custom_flags(NOFOLLOW).open(&path);
     let text = match opened {
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
         // With --read-only, too: clients find a daemon by the socket in its home.

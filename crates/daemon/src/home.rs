@@ -5,6 +5,7 @@
 
 mod durable;
 mod files;
+mod own;
 mod slug;
 mod stores;
 
@@ -24,8 +25,12 @@ use crate::limits::{MESHES_LISTED_MAX, SMALL_FILE_BYTES_MAX, SOCKET_PATH_BYTES_M
 use durable::{Disk, MachineDisk};
 
 pub use files::HomeFile;
+pub use own::check_own;
 pub use slug::{MeshSlug, SlugInvalid};
 pub use stores::{MadeStores, Presence, StoresError};
+
+/// A link in the place of the file is refused.
+const NOFOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
 /// The folder of all daemons below a home.
 const DAEMONS: &str = "daemon";
@@ -52,6 +57,39 @@ pub enum HomeError {
         path: PathBuf,
         /// What should be there.
         expected: &'static str,
+    },
+    /// A folder of another user.
+    #[error(
+        "{} belongs to the user {owner}, and this is the user {ours}\n\
+         run semel as the user that the home belongs to, or chown -R it",
+        path.display()
+    )]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who we are.
+        ours: u32,
+    },
+    /// A link where a folder or a private file of the home must be.
+    #[error("{} is a link, which somebody else may have put there", path.display())]
+    Linked {
+        /// The link.
+        path: PathBuf,
+    },
+    /// A folder that others can write to.
+    #[error(
+        "others can write to {} (mode {mode:03o})\n\
+         look whether everything in it is yours, then: chmod go-w {}",
+        path.display(),
+        path.display()
+    )]
+    Open {
+        /// The folder.
+        path: PathBuf,
+        /// What it allows.
+        mode: u32,
     },
     /// More than any such file can need.
     #[error("{} has more than {SMALL_FILE_BYTES_MAX} bytes", path.display())]
@@ -178,9 +216,14 @@ impl Home {
     pub fn read(&self, file: HomeFile) -> Result<Option<Zeroizing<Vec<u8>>>, HomeError> {
         let path = self.path(file);
         // Without NONBLOCK a named pipe in the file's place would be waited for.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        // What is for its owner alone is in the folder itself, not where a link leads.
+        flags.set(OFlags::NOFOLLOW, file.is_private());
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(rustix::io::Errno::LOOP) if path.is_symlink() => {
+                return Err(HomeError::Linked { path });
+            }
             opened => opened.map_err(|errno| io("open", &path)(errno.into()))?,
         };
         let opened = File::from(opened);
@@ -204,14 +247,19 @@ impl Home {
 
     /// Makes the folder where it is missing, and takes its lock for as long as the result lives.
     pub fn lock(self) -> Result<LockedHome, HomeError> {
+        self.check_own()?;
         self.create_folders()?;
         let path = self.path(HomeFile::Lock);
+        if path.is_symlink() {
+            return Err(HomeError::Linked { path });
+        }
         let lock = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(HomeFile::Lock.mode())
+            .custom_flags(NOFOLLOW)
             .open(&path)
             .map_err(io("open", &path))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -369,6 +417,7 @@ impl LockedHome {
             .append(true)
             .create(true)
             .mode(file.mode())
+            .custom_flags(NOFOLLOW)
             .open(&path)
             .map_err(io("open", &path))?;
         let mode = opened.metadata().map_err(io("look at", &path))?.mode();

@@ -186,6 +186,48 @@ fn what_a_start_refuses_is_a_problem() {
     assert_eq!(doctor(home, &[]).0, Some(0), "everything is as it was");
 }
 
+/// Who could have prepared a folder could have planted anything in it.
+#[test]
+fn folders_that_are_not_ours_alone_are_refused_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    let mut up = Up::start(&home);
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    let refused = |path: &Path, words: &str| {
+        let (code, items) = doctor(&home, &[]);
+        assert_eq!(code, Some(1), "{}: {items:?}", path.display());
+        let of_path = path.display().to_string();
+        let told = |item: &Value| {
+            let detail = item["detail"].as_str().unwrap();
+            detail.contains(&of_path) && detail.contains(words)
+        };
+        assert!(items.iter().any(told), "{}: {items:?}", path.display());
+        assert_eq!(Up::refused(&home), Some(78), "{}", path.display());
+    };
+    for name in ["", "daemon", "daemon/local", "broker", "jobs"] {
+        let path = home.join(name);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o770)).unwrap();
+        refused(&path, "others can write to");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
+            refused(&path, "belongs to the user 12345");
+            std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        }
+    }
+    let aside = folder.path().join("aside");
+    let private = ["broker/admin_token", "jobs/authority", "daemon/local/keypair.json"];
+    for name in ["daemon", "daemon/local", "broker", "jobs"].into_iter().chain(private) {
+        let path = home.join(name);
+        std::fs::rename(&path, &aside).unwrap();
+        std::os::unix::fs::symlink(&aside, &path).unwrap();
+        refused(&path, "is a link");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::rename(&aside, &path).unwrap();
+    }
+    assert_eq!(doctor(&home, &[]).0, Some(0), "everything is as it was");
+}
+
 #[test]
 fn servers_that_do_not_answer_are_problems() {
     let home = tempfile::tempdir().unwrap();

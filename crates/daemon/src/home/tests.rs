@@ -35,13 +35,102 @@ fn folders_are_for_their_owner_only() {
     }
     drop(locked);
     chmod(&root.join("daemon"), 0o755);
-    chmod(&root.join("daemon/local"), 0o777);
+    chmod(&root.join("daemon/local"), 0o755);
     chmod(&root, 0o755);
     let locked = home(&root).lock().unwrap();
     assert_eq!((mode(locked.home().folder()), mode(&root.join("daemon"))), (0o700, 0o700));
     // The home itself may be a folder that the user has for other things too.
     assert_eq!(mode(&root), 0o755);
     assert_eq!(mode(&locked.prepare_hooks().unwrap()), HomeFile::Hooks.mode());
+}
+
+#[test]
+fn a_folder_that_others_can_write_to_or_have_linked_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().join("home");
+    drop(home(&root).lock().unwrap());
+    let folders = [root.clone(), root.join("daemon"), root.join("daemon/local")];
+    for folder in &folders {
+        for bits in [0o770, 0o707, 0o777] {
+            chmod(folder, bits);
+            let refused = home(&root).lock().unwrap_err();
+            assert!(
+                matches!(&refused, HomeError::Open { path, mode } if path == folder && *mode == bits)
+            );
+            assert!(refused.to_string().contains("chmod go-w"), "{refused}");
+        }
+        chmod(folder, 0o700);
+    }
+    for folder in &folders[1..] {
+        let aside = root.join("aside");
+        fs::rename(folder, &aside).unwrap();
+        std::os::unix::fs::symlink(&aside, folder).unwrap();
+        let refused = home(&root).lock().unwrap_err();
+        assert!(matches!(&refused, HomeError::Linked { path } if path == folder), "{refused}");
+        fs::remove_file(folder).unwrap();
+        fs::write(folder, b"").unwrap();
+        let refused = home(&root).lock().unwrap_err();
+        assert!(matches!(&refused, HomeError::WrongKind { path, .. } if path == folder));
+        fs::remove_file(folder).unwrap();
+        fs::rename(&aside, folder).unwrap();
+    }
+    drop(home(&root).lock().unwrap());
+    // The home itself may be on another disk.
+    let linked = root.with_extension("link");
+    std::os::unix::fs::symlink(&root, &linked).unwrap();
+    drop(home(&linked).lock().unwrap());
+}
+
+#[test]
+fn a_folder_of_another_user_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    drop(home(root.path()).lock().unwrap());
+    if !rustix::process::geteuid().is_root() {
+        // Nobody can give anything away: what is root's is not ours.
+        let refused = check_own(Path::new("/"), &[]).unwrap_err();
+        assert!(matches!(refused, HomeError::Foreign { owner: 0, .. }), "{refused}");
+        return;
+    }
+    for folder in
+        [root.path().to_owned(), root.path().join("daemon"), root.path().join("daemon/local")]
+    {
+        std::os::unix::fs::chown(&folder, Some(12_345), None).unwrap();
+        let refused = home(root.path()).lock().unwrap_err();
+        assert!(
+            matches!(&refused, HomeError::Foreign { path, owner: 12_345, ours: 0 } if *path == folder)
+        );
+        std::os::unix::fs::chown(&folder, Some(0), None).unwrap();
+    }
+    drop(home(root.path()).lock().unwrap());
+}
+
+#[test]
+fn a_private_file_is_not_read_or_made_through_a_link() {
+    let root = tempfile::tempdir().unwrap();
+    let locked = home(root.path()).lock().unwrap();
+    let elsewhere = root.path().join("elsewhere");
+    fs::write(&elsewhere, b"of somebody else").unwrap();
+    let link = |file| {
+        let path = locked.home().path(file);
+        // Some are there.
+        let _ = fs::remove_file(&path);
+        std::os::unix::fs::symlink(&elsewhere, path).unwrap();
+    };
+    for file in [HomeFile::Keypair, HomeFile::LocalToken, HomeFile::Mesh] {
+        link(file);
+        let refused = locked.home().read(file).unwrap_err();
+        assert!(matches!(refused, HomeError::Linked { .. }), "{file}: {refused}");
+    }
+    link(HomeFile::OutboxDb);
+    assert!(locked.prepare(HomeFile::OutboxDb).is_err());
+    // A configuration may be kept elsewhere.
+    link(HomeFile::Config);
+    assert!(locked.home().read(HomeFile::Config).unwrap().is_some());
+    link(HomeFile::Lock);
+    drop(locked);
+    let refused = home(root.path()).lock().unwrap_err();
+    assert!(matches!(refused, HomeError::Linked { .. }), "{refused}");
+    assert_eq!(fs::read(&elsewhere).unwrap(), b"of somebody else");
 }
 
 #[test]
