@@ -55,7 +55,7 @@ enum Command {
     /// Begin without an SQLite store that is lost; what is there is left alone
     StartFresh(backup::FreshArguments),
     /// Give a PostgreSQL database that was restored by its own tools a new epoch
-    NewEpoch(target::Target),
+    NewEpoch(backup::EpochArguments),
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -73,6 +73,6 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Backup(arguments) => backup::backup(arguments).await,
         Command::Restore(arguments) => backup::restore(arguments).await,
         Command::StartFresh(arguments) => backup::start_fresh(arguments),
-        Command::NewEpoch(target) => backup::new_epoch(target).await,
+        Command::NewEpoch(arguments) => backup::new_epoch(arguments).await,
     }
 }

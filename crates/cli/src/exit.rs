@@ -1,6 +1,7 @@
 //! How a command ends when it does not succeed.
 
 use semel_core::refusal::Refusal;
+use semel_store::OpenError;
 use semel_vital::Ended;
 use serde_json::json;
 
@@ -33,6 +34,11 @@ impl Exit {
             Self::Broken => 70,
             Self::Refused => 78,
         }
+    }
+
+    /// A store that was not opened: one that is away may be there another time.
+    pub(crate) const fn of_open(error: &OpenError) -> Self {
+        if matches!(error, OpenError::Unreachable(_)) { Self::Unavailable } else { Self::Refused }
     }
 
     /// What another process of ours has ended with.

@@ -169,7 +169,8 @@ pub(crate) fn is_damage(error: &OpenError) -> bool {
         | OpenError::Replacing { .. }
         | OpenError::Served { .. }
         | OpenError::MigrationChanged { .. }
-        | OpenError::Postgres(_) => false,
+        | OpenError::Postgres(_)
+        | OpenError::Unreachable(_) => false,
     }
 }
 

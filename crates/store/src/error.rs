@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rusqlite::ErrorCode;
+use tokio_postgres::error::SqlState;
 
 /// What is known of a write that was answered with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,15 +155,20 @@ impl StoreError {
     /// Whether a server has refused what it may do another time: somebody has cancelled it or is
     /// stopping the server, or the server lacks room or connections.
     pub fn passes(&self) -> bool {
-        const CLASSES: [&str; 2] = ["53", "57"];
         let Self::Postgres(error) = self else { return false };
-        error.code().is_some_and(|code| CLASSES.iter().any(|class| code.code().starts_with(class)))
+        error.code().is_some_and(code_passes)
     }
 
     /// The error and everything it was caused by, in one line: for logs, once, where it is handled.
     pub fn chain(&self) -> String {
         chain(self)
     }
+}
+
+/// Connections, room, and what an operator does.
+fn code_passes(code: &SqlState) -> bool {
+    const CLASSES: [&str; 3] = ["08", "53", "57"];
+    CLASSES.iter().any(|class| code.code().starts_with(class))
 }
 
 /// An error and everything it was caused by, in one line.
@@ -267,9 +273,13 @@ pub enum OpenError {
         version: u32,
     },
 
-    /// PostgreSQL could not be reached, or refused.
+    /// PostgreSQL refused.
     #[error("the PostgreSQL server refused: {0}")]
     Postgres(Arc<str>),
+
+    /// PostgreSQL does not answer, or takes nobody now: it may another time.
+    #[error("the PostgreSQL server cannot be reached: {0}")]
+    Unreachable(Arc<str>),
 
     /// A migration failed and was undone.
     #[error("{component} migration {version} failed and was undone")]
@@ -285,6 +295,25 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// What an error of a server says about opening.
+    pub fn of_server(error: &StoreError) -> Self {
+        let why = error.chain().into();
+        let passes = matches!(error, StoreError::Unavailable { .. }) || error.passes();
+        if passes { Self::Unreachable(why) } else { Self::Postgres(why) }
+    }
+
+    /// Why a server was not connected to. A password or a name that is wrong stays wrong; nobody who
+    /// answers, or who lacks room for one more, does not.
+    pub(crate) fn of_connection(error: &tokio_postgres::Error) -> Self {
+        let why = chain(error).into();
+        let is_of_network = || {
+            let source = std::error::Error::source(error);
+            error.is_closed() || source.is_some_and(|source| source.is::<std::io::Error>())
+        };
+        let passes = error.code().map_or_else(is_of_network, code_passes);
+        if passes { Self::Unreachable(why) } else { Self::Postgres(why) }
+    }
+
     /// Whether the file itself is the trouble, so that a good copy of it would help: not a
     /// permission, a full disk, or another version.
     pub fn is_damage(&self) -> bool {
@@ -301,6 +330,7 @@ impl OpenError {
             | Self::Newer { .. }
             | Self::MigrationChanged { .. }
             | Self::Postgres(_)
+            | Self::Unreachable(_)
             | Self::Migration { .. } => false,
         }
     }

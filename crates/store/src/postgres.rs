@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime};
+use deadpool_postgres::{
+    Manager, ManagerConfig, Pool, PoolError, QueueMode, RecyclingMethod, Runtime,
+};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
 
@@ -103,6 +105,7 @@ impl Postgres {
             .map_err(|error| refused(&error))?;
         let statements = Arc::default();
         let postgres = Self { pool, options: Arc::new(options), statements };
+        postgres.assert_reachable().await?;
         postgres.assert_durable().await?;
         migrate::run(&postgres, migrations, now_ms).await?;
         Ok(postgres)
@@ -113,7 +116,7 @@ impl Postgres {
         let postgres = Self::open(options, &[], 0).await?;
         let found = migrate::is_applied(&postgres, part.component).await;
         postgres.close();
-        found.map_err(|error| OpenError::Postgres(error.chain().into()))
+        found.map_err(|error| OpenError::of_server(&error))
     }
 
     /// Begins a transaction. Dropping it undoes it.
@@ -196,11 +199,23 @@ impl Postgres {
         self.pool.close();
     }
 
+    /// Nobody there is told from somebody who refuses.
+    async fn assert_reachable(&self) -> Result<(), OpenError> {
+        match self.pool.get().await {
+            Ok(_) => Ok(()),
+            Err(PoolError::Backend(error)) => Err(OpenError::of_connection(&error)),
+            Err(PoolError::Timeout(_)) => {
+                Err(OpenError::Unreachable("it does not answer in time".into()))
+            }
+            Err(error) => Err(refused(&error)),
+        }
+    }
+
     /// A server that may forget what it acknowledged is refused.
     async fn assert_durable(&self) -> Result<(), OpenError> {
         let settings = async { self.snapshot().await?.durability().await };
         let settings = settings.await;
-        let settings = settings.map_err(|error| OpenError::Postgres(error.chain().into()))?;
+        let settings = settings.map_err(|error| OpenError::of_server(&error))?;
         for (setting, found) in settings {
             let fit = match setting {
                 "synchronous_commit" => found == "on" || found == "remote_apply",

@@ -91,7 +91,7 @@ impl PostgresStore {
         let postgres = Postgres::open(options, &migrations, now.0).await?;
         let store = Self { postgres, deliverers: Arc::new(Semaphore::new(DELIVERERS_MAX)) };
         let born = store.execute(STORE_BORN, &[&store_epoch]).await;
-        born.map_err(|error| OpenError::Postgres(error.chain().into()))?;
+        born.map_err(|error| OpenError::of_server(&error))?;
         Ok(store)
     }
 

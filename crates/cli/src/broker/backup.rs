@@ -111,8 +111,41 @@ pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
     print("the next start makes a new store\n")
 }
 
-pub(super) async fn new_epoch(target: &target::Target) -> Result<(), Failure> {
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  semel broker new-epoch --confirm --store postgres://db.example/semel"
+)]
+pub(crate) struct EpochArguments {
+    /// Really do that: brokers that serve this store end, and every domain of the registrar is held
+    #[arg(long)]
+    confirm: bool,
+    #[command(flatten)]
+    target: target::Target,
+}
+
+pub(super) async fn new_epoch(arguments: &EpochArguments) -> Result<(), Failure> {
+    let target = &arguments.target;
+    let is_alone = match target.sqlite_path().filter(|path| path.exists()) {
+        Some(path) => Alone::with(&path).map_err(|error| target.unfit(error))?.is_some(),
+        None => true,
+    };
     let store = target.open_used().await?;
+    if !arguments.confirm {
+        let live = match &*store {
+            Store::Sqlite(_) => u64::from(!is_alone),
+            Store::Postgres(store) => store.brokers_live().await.map_err(|error| failed(&error))?,
+        };
+        let live = match live {
+            0 => "no broker has daemons here now".to_owned(),
+            1 => "1 broker serves this store now and would end".to_owned(),
+            live => format!("{live} brokers serve this store now and would end"),
+        };
+        let text = format!(
+            "error: daemons would send again what they have sent, and every domain of the \
+             registrar would be held; {live}\nto do it: --confirm"
+        );
+        return Err(Failure::new(Exit::Conflict, text));
+    }
     let epoch = mint().client_message_id().to_string();
     store.store_renew(&epoch).await.map_err(|error| failed(&error))?;
     registrar::hold_all(&store).await?;

@@ -146,7 +146,7 @@ impl Target {
 /// A store that cannot be used, with everything that is known about why.
 pub(super) fn refused(error: OpenError) -> Failure {
     let text = format!("error: the store cannot be used: {}", chain(&error));
-    Failure::new(Exit::Refused, text)
+    Failure::new(Exit::of_open(&error), text)
 }
 
 /// The mesh of that name.

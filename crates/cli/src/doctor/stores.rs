@@ -144,7 +144,8 @@ fn to_do(error: &OpenError, expected: &Expected) -> String {
         | OpenError::Replacing { .. }
         | OpenError::Unfit { .. }
         | OpenError::Migration { .. }
-        | OpenError::Postgres(_) => expected.repair.clone(),
+        | OpenError::Postgres(_)
+        | OpenError::Unreachable(_) => expected.repair.clone(),
     }
 }
 

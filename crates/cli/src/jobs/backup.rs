@@ -77,7 +77,7 @@ fn file(root: &Path) -> Result<PathBuf, Failure> {
 
 pub(super) fn unfit(error: &semel_store::OpenError, root: &Path) -> Failure {
     if !error.is_damage() {
-        return Failure::new(Exit::Refused, format!("error: {}", chain(error)));
+        return Failure::new(Exit::of_open(error), format!("error: {}", chain(error)));
     }
     let at = home_words(root);
     let text = format!(

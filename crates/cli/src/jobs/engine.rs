@@ -24,6 +24,7 @@ use semel_jobs::store::{PostgresStore, SqliteStore, Store, postgres};
 use semel_registrar::registrar::Registrar;
 use semel_registrar::registrar::sweeper::RetentionDays;
 use semel_registrar::store as registrar;
+use semel_store::OpenError;
 use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::Sqlite;
 use semel_vital::Vital;
@@ -32,7 +33,7 @@ use tokio::task::JoinSet;
 use super::backup::unfit;
 use super::intake;
 use crate::broker::token;
-use crate::checks;
+use crate::checks::{self, NOFOLLOW};
 use crate::exit::{Exit, Failure, chain};
 use crate::gear::ports::ports;
 use crate::gear::shim;
@@ -74,6 +75,11 @@ const REFRESH: Duration = Duration::from_secs(2);
 
 pub(super) fn refused(text: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Refused, format!("error: {text}"))
+}
+
+/// A database that was not opened.
+pub(super) fn unopened(error: &OpenError) -> Failure {
+    Failure::new(Exit::of_open(error), format!("error: {}", chain(error)))
 }
 
 impl RunningJobs {
@@ -145,7 +151,7 @@ impl RunningJobs {
     /// Begins, once everything that gears call is ready.
     pub(crate) fn work(&mut self) -> Result<(), Failure> {
         if let Store::Postgres(store) = self.engine.store() {
-            let signals = store.listen().map_err(|error| refused(chain(&error)))?;
+            let signals = store.listen().map_err(|error| unopened(&error))?;
             let listening = listen(Arc::clone(&self.engine), signals);
             self.beside.spawn(self.vital.keep("signals", listening));
         }
@@ -200,7 +206,9 @@ pub(super) fn lock(folder: &Path) -> Result<File, Failure> {
     let failed =
         |error: &dyn std::fmt::Display| refused(format_args!("{}: {error}", path.display()));
     let mut options = File::options();
-    let file = options.create(true).append(true).mode(0o600).open(&path).map_err(|e| failed(&e))?;
+    let file =
+        options.create(true).append(true).mode(0o600).custom_flags(NOFOLLOW).open(&path);
+    let file = file.map_err(|error| failed(&error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => {
@@ -230,7 +238,7 @@ pub(super) async fn shared(
     let migrations = [postgres::MIGRATIONS, registrar::postgres::MIGRATIONS];
     let options = PostgresOptions::new(address);
     let opened = Postgres::open(options, &migrations, clock.wall().0).await;
-    let database = opened.map_err(|error| refused(chain(&error)))?;
+    let database = opened.map_err(|error| unopened(&error))?;
     let registrar = registrar::Store::Postgres(registrar::PostgresStore::new(database.clone()));
     Ok((Store::Postgres(PostgresStore::new(database)), registrar))
 }

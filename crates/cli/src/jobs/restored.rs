@@ -6,7 +6,7 @@ use semel_jobs::store::postgres;
 use semel_store::postgres::{Postgres, PostgresOptions};
 
 use super::backup::say_restored;
-use super::engine::{refused, shared};
+use super::engine::{shared, unopened};
 use crate::broker::target::failed;
 use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, chain};
@@ -38,7 +38,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let root = arguments.home.find()?;
     let found = Postgres::has(PostgresOptions::new(address), &postgres::MIGRATIONS).await;
-    if !found.map_err(|error| refused(chain(&error)))? {
+    if !found.map_err(|error| unopened(&error))? {
         let text = "error: there are no jobs' tables in this database";
         return Err(Failure::new(Exit::NotFound, text));
     }

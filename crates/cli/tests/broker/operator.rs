@@ -208,7 +208,7 @@ async fn a_restored_store_is_another_one() {
     assert!(!Path::new(&at("broker.db")).exists(), "no empty store takes its place");
     assert_eq!(code(&["restore", "--in", &copy]), Some(0));
     assert_eq!(code(&["migrate"]), Some(0));
-    assert_eq!(code(&["new-epoch"]), Some(0));
+    assert_eq!(code(&["new-epoch", "--confirm"]), Some(0));
 }
 
 /// The link is not what is served.
@@ -285,7 +285,11 @@ async fn postgres_is_backed_up_by_its_own_tools() {
     let tables: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
     assert_eq!(tables, 0, "nothing was made");
     assert!(run(&["migrate"]).status.success());
-    let epochs = [run(&["new-epoch"]), run(&["new-epoch"])];
+    let output = run(&["new-epoch"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("no broker has daemons") && said.contains("--confirm"), "{said}");
+    let epochs = [0, 1].map(|_| run(&["new-epoch", "--confirm"]));
     assert!(epochs.iter().all(|output| output.status.success()));
     assert_ne!(epochs[0].stdout, epochs[1].stdout);
     let nowhere = semel(&["broker", "new-epoch", "--store", "sqlite:/nowhere/broker.db"]);

@@ -51,7 +51,15 @@ async fn from_nothing(store: &str) {
     assert!(run(&["check"]).starts_with("test: "), "the check speaks of the mesh");
     assert_eq!(run(&["sweep"]), "ids forgotten 0, messages deleted 0, audit events deleted 0");
     assert_eq!(run(&["audit", "test"]), "");
-    run(&["member", "revoke", "test", &member]);
+    let nobody = semel(&["broker", "member", "revoke", "test", "@nobody", "--store", store]);
+    assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");
+    // By its name, by its key, and by its id: all of them mean it.
+    run(&["member", "revoke", "test", "@o'brien'); --"]);
+    for again in [&friend, &member] {
+        let again = semel(&["broker", "member", "revoke", "test", again, "--store", store]);
+        assert_eq!(again.status.code(), Some(3), "{again:?}");
+        assert!(String::from_utf8_lossy(&again.stderr).contains("not an active member"));
+    }
     if store.starts_with("postgres") {
         // The running broker is told at once; with a file its heartbeat finds out.
         assert!(matches!(brien.next().await, Some(FromBroker::MemberRevoked(_))));
@@ -75,7 +83,7 @@ fn wrong_words_have_clear_answers() {
     let cases: &[(&[&str], i32, &str)] = &[
         (&["broker", "migrate", "--store", "mysql://x"], 2, "sqlite:PATH or postgres://"),
         (&["broker", "migrate", "--store", "sqlite:/nowhere/at/all.db"], 78, "cannot be used"),
-        (&["broker", "migrate", "--store", "postgres://x@127.0.0.1:1/x"], 78, "cannot be used"),
+        (&["broker", "migrate", "--store", "postgres://x@127.0.0.1:1/x"], 5, "cannot be reached"),
         (&["broker", "mesh", "show", "none", "--store", &store], 3, "there is no mesh"),
         (
             &["broker", "invite", "m", "--broker-url", "http://broker.example", "--store", &store],

@@ -8,7 +8,7 @@ use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
 use semel_core::outbox::{OutboxStatus, Outcome};
 use semel_daemon::engine::{Engine, Requeue, Requeued};
-use semel_daemon::link::LinkState;
+use semel_daemon::link::{Ask, LinkState};
 use semel_daemon::store::event::EventKind;
 use semel_daemon::store::inbox::Filter;
 use semel_wire::close::CloseKind;
@@ -307,6 +307,32 @@ async fn what_was_asked_can_be_asked_again_when_the_answer_makes_no_sense() {
     engine.stop().await;
 }
 
+/// The broker would end the connection at a frame that it cannot read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_whose_name_cannot_be_is_refused_here_and_the_connection_stays() {
+    let mesh = Mesh::of(2).await;
+    let host = Host::new(0, mesh.url());
+    let engine = host.start().await;
+    state(&engine, LinkState::Connected).await;
+    for queue in ["a\u{7}b", "\n", "a\0", "\u{9b}2J", ""] {
+        let queue = queue.to_owned();
+        let take = Ask::QueueTake { queue: queue.clone(), max: 1, lease_ms: None };
+        let ack = Ask::QueueAck { queue: queue.clone(), seqs: vec![1] };
+        for ask in [take, ack] {
+            match engine.link.ask(ask).await {
+                Some(FromBroker::RequestFailed(failed)) => {
+                    assert_eq!(failed.code, "invalid_field", "{queue:?}");
+                }
+                other => panic!("{queue:?}: {other:?}"),
+            }
+        }
+    }
+    send(&engine, dm("after", 1, "after")).await;
+    row(&engine, "after", |row| row.status == OutboxStatus::Done).await;
+    assert_eq!(reconnects(&engine), 0);
+    engine.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_behind_others_is_not_overdue() {
     let broker = Scripted::new().await;
@@ -328,6 +354,29 @@ async fn who_waits_behind_others_is_not_overdue() {
         row(&engine, id.as_str(), |row| row.status == OutboxStatus::Done).await;
     }
     assert_eq!(reconnects(&engine), 0);
+    engine.stop().await;
+}
+
+/// Whoever looks at the daemon's health sees why nothing goes out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_takes_nothing_is_shown_until_it_takes_something() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let mut line = broker.connection("one").await;
+    send(&engine, dm("dm", 1, "hello")).await;
+    let id = line.sent().await.client_message_id;
+    assert_eq!(engine.link.status().last_error, None);
+    line.answer(&id, 503, Some("insufficient_storage")).await;
+    let mut again = line.sent().await;
+    let said = engine.link.status().last_error.expect("it is shown");
+    assert!(said.contains("takes nothing now: 503 insufficient_storage"), "{said}");
+    line.answer(&again.client_message_id, 503, Some("insufficient_storage")).await;
+    again = line.sent().await;
+    assert!(engine.link.status().last_error.is_some());
+    line.answer(&again.client_message_id, 201, None).await;
+    row(&engine, "dm", |row| row.status == OutboxStatus::Done).await;
+    assert_eq!(engine.link.status().last_error, None);
     engine.stop().await;
 }
 

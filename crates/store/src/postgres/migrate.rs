@@ -55,7 +55,7 @@ pub(super) async fn run(
     for set in sets {
         match postgres.retry(|| run_one(postgres, set, now_ms)).await {
             Ok(done) => done?,
-            Err(error) => return Err(OpenError::Postgres(error.chain().into())),
+            Err(error) => return Err(OpenError::of_server(&error)),
         }
     }
     Ok(())

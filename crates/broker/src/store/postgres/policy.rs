@@ -6,7 +6,7 @@ use semel_store::{StoreError, statements};
 use semel_wire::features::ConnectionPolicy;
 
 use super::PostgresStore;
-use crate::limits::EPOCHS_SKIPPED;
+use crate::limits::{EPOCHS_SKIPPED, GHOST_AFTER};
 use crate::store::directory::DedupeKey;
 use crate::store::{Mesh, MeshChange};
 
@@ -74,6 +74,11 @@ statements! {
 
     PRESENCE_CLEAR = "
         DELETE FROM mesh.presence";
+
+    BROKERS_LIVE = "
+        SELECT count(DISTINCT broker_id)
+          FROM mesh.presence
+         WHERE heartbeat_at > mesh.now_ms() - $1";
 }
 
 impl PostgresStore {
@@ -148,6 +153,14 @@ impl PostgresStore {
             &policy,
         ];
         Ok(self.execute(CHANGE, by).await? == 1)
+    }
+
+    /// Brokers that have daemons now.
+    pub async fn brokers_live(&self) -> Result<u64, StoreError> {
+        let within = i64::try_from(GHOST_AFTER.as_millis()).unwrap_or(i64::MAX);
+        let rows = self.postgres.read(BROKERS_LIVE, &[&within]).await?;
+        let live: i64 = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0);
+        Ok(u64::try_from(live).unwrap_or(0))
     }
 
     pub(in crate::store) async fn store_renew(&self, store_epoch: &str) -> Result<(), StoreError> {
