@@ -107,7 +107,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Full => {
-                Self::new(Code::InsufficientStorage, "the disk is full, or what may be used of it")
+                Self::new(Code::InsufficientStorage, "the disk of the database is full")
             }
             StoreError::Busy => {
                 Self::new(Code::DaemonBusy, "too many writes are waiting").retry_after(1)

@@ -351,6 +351,23 @@ impl Outbox {
         }
     }
 
+    /// Why nothing new is taken, for people: which limit of which file.
+    pub fn why_full(&self) -> String {
+        let path = self.sqlite.path().display();
+        let Room { bytes_max, reserved_bytes } = self.gauge.room();
+        if self.gauge.level().accepts() {
+            return format!("the disk of {path} is full");
+        }
+        let free = self.gauge.disk_free();
+        if free < reserved_bytes {
+            return format!(
+                "the disk of {path} has {free} bytes left, and disk.reserved_bytes leaves \
+                 {reserved_bytes} alone"
+            );
+        }
+        format!("{path} has 95 % of what outbox.max_bytes allows ({bytes_max} bytes)")
+    }
+
     /// Looks how full it is. What was pruned counts as free, although the file does not shrink.
     pub async fn measure(&self) -> Result<Pressure, StoreError> {
         let bytes = self.sqlite.read(upkeep::bytes_used).await?;

@@ -60,6 +60,7 @@ pub(crate) struct Gauge {
     accepted_since: AtomicU64,
     outbox_pct: AtomicU64,
     disk_pct: AtomicU64,
+    disk_free: AtomicU64,
     /// It is time to measure again.
     pub(crate) wake: Notify,
 }
@@ -73,6 +74,7 @@ impl Gauge {
             accepted_since: AtomicU64::new(0),
             outbox_pct: AtomicU64::new(0),
             disk_pct: AtomicU64::new(0),
+            disk_free: AtomicU64::new(u64::MAX),
             wake: Notify::new(),
         }
     }
@@ -106,9 +108,15 @@ impl Gauge {
         let percent = |part: u64, of: u64| part.saturating_mul(100) / of.max(1);
         self.outbox_pct.store(percent(bytes, room.bytes_max), Ordering::Relaxed);
         self.disk_pct.store(percent(disk.saturating_sub(disk_free), disk), Ordering::Relaxed);
+        self.disk_free.store(disk_free, Ordering::Relaxed);
         let pressure = Pressure::of(bytes, disk_free, room);
         self.set_level(pressure);
         pressure
+    }
+
+    /// Bytes of its disk that were free when they were measured last.
+    pub(crate) fn disk_free(&self) -> u64 {
+        self.disk_free.load(Ordering::Relaxed)
     }
 
     fn set_level(&self, pressure: Pressure) {

@@ -1,12 +1,12 @@
 //! `semel queue`: work queues of the mesh, each message to one taker.
 
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::inbox::{lines, say};
 use super::table::table;
 use super::{Local, query};
-use crate::exit::{Failure, Form};
+use crate::exit::{Exit, Failure, Form};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -75,7 +75,14 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Ack { queue, seqs } => {
             let body = json!({"queue": queue, "seqs": seqs});
             let acked = daemon.post("/v1/queue/ack", &body).await?;
-            daemon.show(&acked, lines)
+            daemon.show(&acked, lines)?;
+            let none = acked.get("acked").and_then(Value::as_array).is_some_and(Vec::is_empty);
+            if !none {
+                return Ok(());
+            }
+            let text = "error: this host has none of these: they are done already, or their time \
+                        was over and somebody else may have them";
+            Err(Failure::new(Exit::NotFound, text))
         }
     }
 }

@@ -63,13 +63,23 @@ fn topics_queues_and_invites() {
     assert_eq!(bob.run_json(&["queue", "take", "work"])["items"], json!([]), "it is leased");
     let acked = bob.run_json(&["queue", "ack", "work", &seq]);
     assert_eq!(acked["acked"].to_string(), format!("[{seq}]"));
+    let (code, text) = fails(&["queue", "ack", "work", &seq, "--home", &bob.home()]);
+    assert!(code == 3 && text.contains("done already"), "{code}: {text}");
     let (code, text) = fails(&["mesh", "invite", "--home", &alice.home()]);
     assert!(code == 1 && text.contains("owner_needed"), "{code}: {text}");
     let invite = bob.run(&["mesh", "invite", "--uses", "2"]);
     assert!(invite.starts_with("semel://join/"), "{invite}");
     // Who is thrown out ends, and is told why.
     let pubkey = one.ready["pubkey"].as_str().unwrap().to_owned();
-    bob.run(&["member", "revoke", &pubkey]);
+    let (code, text) = fails(&["member", "revoke", "@nobody", "--home", &bob.home()]);
+    assert!(code == 3 && text.contains("there is no member"), "{code}: {text}");
+    let peers = bob.run_json(&["peers"])["items"].clone();
+    let peer = |name: &str| {
+        let found = peers.as_array().unwrap().iter().find(|peer| peer["name"] == name);
+        found.unwrap()["pubkey"].clone()
+    };
+    assert_eq!(peer("alice"), pubkey.as_str());
+    bob.run(&["member", "revoke", "@alice"]);
     assert_eq!(one.ends(), Some(1));
 }
 

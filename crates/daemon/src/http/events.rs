@@ -18,7 +18,8 @@ use crate::store::event::{Event, EventKind};
 pub(super) async fn stream(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let kinds = kinds(call.query.text("kinds"))?;
     if call.state.engine.outbox.pressure() == Pressure::Degraded {
-        let detail = "the outbox or its disk is full: no new streams until there is room";
+        let why = call.state.engine.outbox.why_full();
+        let detail = format!("{why}: no new streams until there is room");
         return Err(Problem::new(Code::InsufficientStorage, detail));
     }
     let opening = Opening::new(&mut call)?;

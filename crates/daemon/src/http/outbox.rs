@@ -13,7 +13,7 @@ use semel_store::StoreError;
 use serde_json::json;
 
 use super::Daemon;
-use super::send::check_size;
+use super::send::{check_size, refused};
 use crate::engine::{Requeue, Requeued};
 use crate::limits::CHAIN_MAX;
 use crate::store::upkeep::{OutboxRow, Which};
@@ -97,7 +97,8 @@ pub(super) async fn requeue(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let even_if_delivered = call.body.flag("even_if_delivered");
     let requeue = Requeue { id: row.id, client_message_id, body, even_if_delivered };
     let refuse = |code, detail: &str| Err(Problem::new(code, detail));
-    match call.state.engine.requeue(requeue).await? {
+    let requeued = call.state.engine.requeue(requeue).await;
+    match requeued.map_err(|error| refused(&call.state, error))? {
         Requeued::Done { id } => {
             let new = find(&call.state, &id.to_string()).await?;
             let answer = json!({

@@ -62,8 +62,17 @@ async fn deliver(mut call: Call<Daemon>, to: String) -> Result<Reply, Problem> {
     let priority = priority.unwrap_or(Priority::Next);
     let draft = Draft { reply_to_id, priority, meta, mentions_given, body, body_hash };
     let send = NewSend { client_message_id, to_given: to, resolved, draft };
-    let answered = daemon.engine.outbox.send(send).await?;
+    let answered = daemon.engine.outbox.send(send).await;
+    let answered = answered.map_err(|error| refused(daemon, error))?;
     answer(daemon, kind, answered, candidates)
+}
+
+/// Why a row was not taken. Where there is no room it is said what is full.
+pub(super) fn refused(daemon: &Daemon, error: StoreError) -> Problem {
+    if matches!(error, StoreError::Full) {
+        return Problem::new(Code::InsufficientStorage, daemon.engine.outbox.why_full());
+    }
+    error.into()
 }
 
 /// Whom the names in a send mean.

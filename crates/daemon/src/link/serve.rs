@@ -57,6 +57,8 @@ struct Serving {
     put_off: bool,
     /// Answers in a row that said "later".
     failures: u32,
+    /// What is shown of them until something is taken again.
+    later: Option<String>,
     failing: Failing,
     /// When a row that waits on its own is due.
     next_due: Option<Duration>,
@@ -236,6 +238,7 @@ async fn begin(
         paused_until: None,
         put_off: false,
         failures: 0,
+        later: None,
         failing: Failing::default(),
         next_due: None,
         arrivals: mpsc::channel(1).0,

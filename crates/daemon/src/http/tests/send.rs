@@ -382,6 +382,8 @@ async fn a_full_outbox_takes_nothing() {
     let served = served_in(folder.path(), options(), None, 1).await;
     let said = served.post("/v1/send", &hello("full")).await;
     assert_eq!(said.problem(), (507, "insufficient_storage".to_owned()));
+    let detail = said.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("outbox.db") && detail.contains("outbox.max_bytes"), "{detail}");
     served.stop().await;
 }
 

@@ -235,6 +235,13 @@ impl Serving {
             Judged::Done(delivery) => {
                 self.failures = 0;
                 self.failing.taken(flying.id);
+                if let Some(later) = self.later.take() {
+                    link.status.send_if_modified(|status| {
+                        // Unless something else was said since.
+                        let is_shown = status.last_error.as_ref() == Some(&later);
+                        status.last_error.take_if(|_| is_shown).is_some()
+                    });
+                }
                 let lag = now.saturating_sub(flying.sent_at);
                 link.status.send_if_modified(|status| {
                     status.lag = Some(lag);
@@ -261,6 +268,13 @@ impl Serving {
                 let alone = stuck && flying.attempt > ATTEMPTS_TOGETHER;
                 let wait = alone.then(|| backoff_delay(flying.attempt, random));
                 let next_attempt_at = wait.map(|wait| link.clock.wall().saturating_add(wait));
+                let later = format!("the broker takes nothing now: {why}");
+                link.status.send_if_modified(|status| {
+                    let is_new = status.last_error.as_ref() != Some(&later);
+                    status.last_error = Some(later.clone());
+                    is_new
+                });
+                self.later = Some(later);
                 Change::Transient { why, next_attempt_at }
             }
             Judged::Dead(why, outcome) => {
