@@ -34,6 +34,7 @@ enum Command {
     Check(upkeep::CheckArguments),
     /// List what has happened to a mesh's members and daemons, the latest first
     Audit(upkeep::AuditArguments),
+    Init(invite::InitArguments),
     /// Make, show and change meshes
     #[command(subcommand)]
     Mesh(mesh::MeshCommand),
@@ -65,6 +66,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Sweep(target) => upkeep::sweep(target).await,
         Command::Check(arguments) => upkeep::check(arguments).await,
         Command::Audit(arguments) => upkeep::audit(arguments).await,
+        Command::Init(arguments) => invite::init(arguments).await,
         Command::Mesh(command) => mesh::run(command).await,
         Command::Member(command) => member::run(command).await,
         Command::Topic(command) => topic::topic(command).await,

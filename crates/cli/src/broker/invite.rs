@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use semel_broker::http::token_hash;
 use semel_broker::store::{NewInvite, Role};
+use semel_core::clock::UnixMs;
 use semel_wire::limits::INVITE_TTL_SECONDS_MAX;
 use semel_wire::link::{self, JoinLink};
 use semel_wire::place::{BrokerPlace, Plain};
 
-use super::target::{self, failed, mesh as find, now, random_bytes};
+use super::member::plain_name;
+use super::target::{self, failed, mesh as find, mint, now, random_bytes};
 use crate::daemon::tls::in_plain_text;
 use crate::exit::{Exit, Failure, Form};
 use crate::print;
@@ -48,29 +50,95 @@ pub(crate) struct Arguments {
     target: target::Target,
 }
 
-pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Make a mesh, and print a link by which its owner joins
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  semel broker init ops --broker-url https://broker.example:7117 --store sqlite:broker.db
+  semel mesh join LINK --name ada            # on the owner's host
+
+Whoever has the link can become the owner: send it like a password. It is for one host; when it was
+lost or its time is over: semel broker invite NAME --role owner")]
+pub(crate) struct InitArguments {
+    /// What the mesh is called
+    mesh: String,
+
+    /// Where those who join reach the broker: http://… or https://…
+    #[arg(long)]
+    broker_url: String,
+
+    /// Let it say http:// of another machine, where others can read and change everything
+    #[arg(long)]
+    insecure_allow_plain: bool,
+
+    /// For how long the link is good: a number with s, m, h or d, at most 30d
+    #[arg(long, default_value = "24h")]
+    ttl: String,
+
+    #[command(flatten)]
+    target: target::Target,
+}
+
+pub(super) async fn init(arguments: &InitArguments) -> Result<(), Failure> {
+    let InitArguments { mesh, broker_url, ttl, target, insecure_allow_plain } = arguments;
+    found(mesh, broker_url, ttl, plain(*insecure_allow_plain), target).await
+}
+
+/// Makes the mesh and its owner's invite together: neither is there without the other.
+pub(super) async fn found(
+    mesh: &str,
+    broker_url: &str,
+    ttl: &str,
+    plain: Plain,
+    target: &target::Target,
+) -> Result<(), Failure> {
+    plain_name(mesh)?;
+    let now = now();
+    let (link, invite) = new_invite(mesh, broker_url, Role::Owner, 1, ttl, plain, now)?;
+    let store = target.open().await?;
+    let made = store.mesh_create_invited(mint().uuid(), mesh, &invite, now).await;
+    if !made.map_err(|error| failed(&error))? {
+        let text = format!(
+            "error: there is a mesh {mesh:?} already\n\
+             to let an owner in: semel broker invite {mesh} --role owner --broker-url {broker_url}"
+        );
+        return Err(Failure::new(Exit::Conflict, text));
+    }
+    print(&format!("{link}\n"))
+}
+
+/// A link, and what the store knows of it.
+fn new_invite(
+    mesh: &str,
+    broker_url: &str,
+    role: Role,
+    uses: u32,
+    life: &str,
+    plain: Plain,
+    now: UnixMs,
+) -> Result<(String, NewInvite), Failure> {
     let usage = |text: &str| Failure::new(Exit::Usage, format!("error: {text}"));
-    let role = Role::parse(&arguments.role).ok_or_else(|| usage("--role is member or owner"))?;
-    let ttl =
-        ttl(&arguments.ttl).ok_or_else(|| usage("--ttl is like 90s, 24h or 7d, at most 30d"))?;
-    let plain = if arguments.insecure_allow_plain { Plain::Allowed } else { Plain::LoopbackOnly };
-    refuse_place(&arguments.broker_url, plain)?;
+    let life = ttl(life).ok_or_else(|| usage("--ttl is like 90s, 24h or 7d, at most 30d"))?;
+    refuse_place(broker_url, plain)?;
     let token = link::token(&random_bytes());
-    let (broker_url, mesh) = (arguments.broker_url.clone(), arguments.mesh.clone());
+    let (broker_url, mesh) = (broker_url.to_owned(), mesh.to_owned());
     let link = JoinLink { broker_url, mesh, token: token.clone() }.encode();
     if JoinLink::parse(&link).is_err() {
         return Err(usage("the mesh's name is too long for an invite"));
     }
-    let store = arguments.target.open_used().await?;
-    let mesh = find(&store, &arguments.mesh).await?;
+    let (token_hash, expires_at) = (token_hash(&token), now.saturating_add(life));
+    Ok((link, NewInvite { token_hash, role, uses, expires_at, created_by: None }))
+}
+
+pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let Arguments { mesh, broker_url, uses, ttl, role, target, insecure_allow_plain } = arguments;
+    let plain = plain(*insecure_allow_plain);
+    let role = Role::parse(role)
+        .ok_or_else(|| Failure::new(Exit::Usage, "error: --role is member or owner"))?;
     let now = now();
-    let invite = NewInvite {
-        token_hash: token_hash(&token),
-        role,
-        uses: arguments.uses,
-        expires_at: now.saturating_add(ttl),
-        created_by: None,
-    };
+    let (link, invite) = new_invite(mesh, broker_url, role, *uses, ttl, plain, now)?;
+    let store = target.open_used().await?;
+    let mesh = find(&store, mesh).await?;
     let made = store.invite_create(mesh.mesh_id, &invite, now).await;
     if made.map_err(|error| failed(&error))? {
         return print(&format!("{link}\n"));
@@ -86,6 +154,10 @@ pub(crate) fn refuse_place(url: &str, plain: Plain) -> Result<(), Failure> {
         Failure::new(Exit::Usage, text)
     })?;
     place.refuse_plain_for_others(plain).map_err(|refusal| in_plain_text(&refusal, Form::Text))
+}
+
+fn plain(insecure_allow_plain: bool) -> Plain {
+    if insecure_allow_plain { Plain::Allowed } else { Plain::LoopbackOnly }
 }
 
 fn ttl(text: &str) -> Option<Duration> {

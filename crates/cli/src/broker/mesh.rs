@@ -3,26 +3,33 @@
 use clap::Subcommand;
 use semel_broker::accept::DedupeMode;
 use semel_broker::store::{Mesh, MeshChange, Role};
+use semel_core::shown::shown;
 use semel_wire::features::ConnectionPolicy;
+use semel_wire::place::Plain;
 use serde_json::{Value, json};
 
-use super::member::new_member;
+use super::invite;
+use super::member::{new_member, plain_name};
 use super::target::{self, failed, mesh as find, mint, now};
 use crate::exit::{Exit, Failure, Form};
 use crate::print;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MeshCommand {
-    /// Make a mesh with its owner
+    /// Make a mesh with its owner, or with a link by which its owner joins
+    #[command(after_help = CREATE_HELP)]
     Create {
         /// Its name
         slug: String,
         /// The owner's name
-        #[arg(long)]
-        owner: String,
+        #[arg(long, requires = "owner_key")]
+        owner: Option<String>,
         /// The owner's ed25519 public key, 64 hexadecimal digits
-        #[arg(long)]
-        owner_key: String,
+        #[arg(long, requires = "owner", required_unless_present = "broker_url")]
+        owner_key: Option<String>,
+        /// Where the owner reaches the broker, who joins by the link that is printed
+        #[arg(long, conflicts_with = "owner_key")]
+        broker_url: Option<String>,
         #[command(flatten)]
         target: target::Target,
     },
@@ -60,6 +67,14 @@ pub(crate) enum MeshCommand {
     },
 }
 
+const CREATE_HELP: &str = "\
+Examples:
+  semel broker mesh create ops --broker-url https://broker.example:7117 --store sqlite:broker.db
+  semel broker mesh create ops --owner ada --owner-key KEY --store sqlite:broker.db";
+
+/// How long the link of an owner is good.
+const OWNERS_TTL: &str = "24h";
+
 const SET_HELP: &str = "\
 Keys:
   dedupe_retention_days=3..36500   for how long ids are remembered
@@ -80,7 +95,13 @@ Examples:
 
 pub(super) async fn run(command: &MeshCommand) -> Result<(), Failure> {
     match command {
-        MeshCommand::Create { slug, owner, owner_key, target } => {
+        MeshCommand::Create { slug, broker_url: Some(url), target, .. } => {
+            invite::found(slug, url, OWNERS_TTL, Plain::LoopbackOnly, target).await
+        }
+        MeshCommand::Create { slug, owner, owner_key, target, .. } => {
+            plain_name(slug)?;
+            let (owner, owner_key) =
+                (owner.as_deref().unwrap_or_default(), owner_key.as_deref().unwrap_or_default());
             let owner = new_member(owner, owner_key, Role::Owner)?;
             let store = target.open().await?;
             let made = store.mesh_create(mint().uuid(), slug, &owner, now()).await;
@@ -98,7 +119,7 @@ pub(super) async fn run(command: &MeshCommand) -> Result<(), Failure> {
             let store = target.open_used().await?;
             let meshes = store.mesh_list().await.map_err(|error| failed(&error))?;
             let line = |mesh: &Mesh| match Form::of_flag(*json) {
-                Form::Text => format!("{}  {}\n", mesh.mesh_id, mesh.slug),
+                Form::Text => format!("{}  {}\n", mesh.mesh_id, shown(&mesh.slug)),
                 Form::Json => format!("{}\n", document(mesh)),
             };
             print(&meshes.iter().map(line).collect::<String>())
@@ -122,7 +143,7 @@ fn show(mesh: &Mesh, form: Form) -> Result<(), Failure> {
     match (form, document.as_object()) {
         (Form::Text, Some(fields)) => {
             let line = |(name, value): (&String, &Value)| {
-                format!("{name:<24} {}\n", value.to_string().trim_matches('"'))
+                format!("{name:<24} {}\n", shown(value.to_string().trim_matches('"')))
             };
             print(&fields.iter().map(line).collect::<String>())
         }

@@ -206,8 +206,7 @@ pub(super) fn lock(folder: &Path) -> Result<File, Failure> {
     let failed =
         |error: &dyn std::fmt::Display| refused(format_args!("{}: {error}", path.display()));
     let mut options = File::options();
-    let file =
-        options.create(true).append(true).mode(0o600).custom_flags(NOFOLLOW).open(&path);
+    let file = options.create(true).append(true).mode(0o600).custom_flags(NOFOLLOW).open(&path);
     let file = file.map_err(|error| failed(&error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),

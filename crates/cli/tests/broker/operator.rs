@@ -46,6 +46,50 @@ fn http_url(broker: &Broker) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_first_mesh_is_one_command_and_its_owner_joins_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    founded(&file_store(folder.path())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_mesh_is_one_command_and_its_owner_joins_on_postgres() {
+    founded(&servers::fresh_postgres().await).await;
+}
+
+/// From nothing, with nobody's key: whoever has the printed link is the owner.
+async fn founded(store: &str) {
+    succeeds(&["broker", "migrate", "--store", store]);
+    let broker = Broker::start(store, &[]);
+    let url = http_url(&broker);
+    let at = ["--broker-url", &url, "--store", store];
+    let home = tempfile::tempdir().unwrap();
+    for (number, verb) in [&["init"][..], &["mesh", "create"]].into_iter().enumerate() {
+        let slug = format!("ops{number}");
+        let words = [&["broker"], verb, &[slug.as_str()], &at].concat();
+        let link = succeeds(&words);
+        assert_eq!(JoinLink::parse(&link).unwrap().mesh, slug);
+        let again = semel(&words);
+        assert_eq!(again.status.code(), Some(4), "{again:?}");
+        assert!(String::from_utf8_lossy(&again.stderr).contains("broker invite"), "{again:?}");
+        let root = home.path().join(&slug).display().to_string();
+        succeeds(&["mesh", "join", &link, "--name", "ada", "--home", &root]);
+        let members = succeeds(&["broker", "member", "list", &slug, "--json", "--store", store]);
+        let owner: Value = serde_json::from_str(&members).expect("one member");
+        assert_eq!((&owner["name"], &owner["role"]), (&json!("ada"), &json!("owner")));
+        // It is for one host.
+        let other = home.path().join(format!("other-{slug}")).display().to_string();
+        let other = semel(&["mesh", "join", &link, "--name", "eve", "--home", &other]);
+        assert!(!other.status.success(), "{other:?}");
+    }
+    let neither = semel(&["broker", "mesh", "create", "x", "--store", store]);
+    assert_eq!(neither.status.code(), Some(2), "{neither:?}");
+    let wrong = ["broker", "init", "x", "--broker-url", "ftp://x", "--store", store];
+    assert_eq!(semel(&wrong).status.code(), Some(2));
+    let listed = succeeds(&["broker", "mesh", "list", "--store", store]);
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_invite_made_in_a_shell_lets_a_key_in_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     invited(&file_store(folder.path())).await;

@@ -82,13 +82,7 @@ impl PostgresStore {
         if tx.query_opt(INVITES_FULL, &[&mesh, &now.0, &INVITES_MAX]).await?.is_some() {
             return Ok(false);
         }
-        let (hash, role, uses) =
-            (invite.token_hash.as_slice(), invite.role.as_str(), i64::from(invite.uses));
-        let created_by = invite.created_by.map(|member| member.as_uuid());
-        let expires_at = invite.expires_at.0;
-        let by: super::Parameters<'_> =
-            &[&mesh, &hash, &role, &uses, &expires_at, &created_by, &now.0];
-        tx.execute(INVITE_INSERT, by).await?;
+        invite_insert_in_tx(&tx, mesh_id, invite, now).await?;
         tx.commit().await.map(|()| true)
     }
 
@@ -164,4 +158,18 @@ async fn joined_by_in_tx(
 ) -> Result<Option<Vec<u8>>, StoreError> {
     let row = tx.query_opt(JOINED_BY, &[&mesh_id.as_uuid(), &member_id.as_uuid()]).await?;
     Ok(row.map(|row| row.try_get(0)).transpose()?.flatten())
+}
+
+pub(super) async fn invite_insert_in_tx(
+    tx: &Transaction,
+    mesh_id: MeshId,
+    invite: &NewInvite,
+    now: UnixMs,
+) -> Result<(), StoreError> {
+    let (mesh, expires_at) = (mesh_id.as_uuid(), invite.expires_at.0);
+    let (hash, role, uses) =
+        (invite.token_hash.as_slice(), invite.role.as_str(), i64::from(invite.uses));
+    let created_by = invite.created_by.map(|member| member.as_uuid());
+    let by: super::Parameters<'_> = &[&mesh, &hash, &role, &uses, &expires_at, &created_by, &now.0];
+    tx.execute(INVITE_INSERT, by).await.map(drop)
 }

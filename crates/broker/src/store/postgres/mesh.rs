@@ -7,9 +7,10 @@ use semel_store::{StoreError, statements};
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::invite::invite_insert_in_tx;
 use crate::accept::DedupeMode;
 use crate::store::session::policy;
-use crate::store::{Mesh, NewMember};
+use crate::store::{Mesh, NewInvite, NewMember};
 
 statements! {
     MESH_INSERT = "
@@ -55,6 +56,22 @@ impl PostgresStore {
         let made = tx.execute(MESH_INSERT, by).await? == 1;
         if made {
             member_insert_in_tx(&tx, mesh_id, owner, now).await?;
+        }
+        tx.commit().await.map(|()| made)
+    }
+
+    pub(in crate::store) async fn mesh_create_invited(
+        &self,
+        mesh_id: MeshId,
+        slug: &str,
+        invite: &NewInvite,
+        now: UnixMs,
+    ) -> Result<bool, StoreError> {
+        let tx = self.postgres.begin().await?;
+        let by: super::Parameters<'_> = &[&mesh_id.as_uuid(), &slug, &now.0];
+        let made = tx.execute(MESH_INSERT, by).await? == 1;
+        if made {
+            invite_insert_in_tx(&tx, mesh_id, invite, now).await?;
         }
         tx.commit().await.map(|()| made)
     }

@@ -82,13 +82,7 @@ impl SqliteStore {
             if exists(tx, INVITES_FULL, by)? {
                 return Ok(false);
             }
-            tx.prepare_cached(INVITE_INSERT)?.execute(named_params! {
-                ":mesh_id": key(mesh_id), ":token_hash": invite.token_hash,
-                ":role": invite.role.as_str(), ":uses": invite.uses,
-                ":expires_at": invite.expires_at.0, ":created_by": invite.created_by.map(key),
-                ":now": now.0,
-            })?;
-            Ok(true)
+            invite_insert_in_tx(tx, mesh_id, &invite, now).map(|()| true)
         });
         write.await
     }
@@ -114,6 +108,21 @@ impl SqliteStore {
         });
         write.await.map(|rows| rows as u64)
     }
+}
+
+pub(super) fn invite_insert_in_tx(
+    tx: &Tx<'_>,
+    mesh_id: MeshId,
+    invite: &NewInvite,
+    now: UnixMs,
+) -> Result<(), StoreError> {
+    tx.prepare_cached(INVITE_INSERT)?.execute(named_params! {
+        ":mesh_id": key(mesh_id), ":token_hash": invite.token_hash,
+        ":role": invite.role.as_str(), ":uses": invite.uses,
+        ":expires_at": invite.expires_at.0, ":created_by": invite.created_by.map(key),
+        ":now": now.0,
+    })?;
+    Ok(())
 }
 
 fn join_in_tx(

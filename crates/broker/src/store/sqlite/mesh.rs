@@ -6,10 +6,11 @@ use semel_core::id::MeshId;
 use semel_store::sqlite::Tx;
 use semel_store::{StoreError, statements};
 
+use super::invite::invite_insert_in_tx;
 use super::{Key, SqliteStore, key};
 use crate::accept::DedupeMode;
 use crate::store::session::policy;
-use crate::store::{Mesh, NewMember};
+use crate::store::{Mesh, NewInvite, NewMember};
 
 statements! {
     MESH_INSERT = "
@@ -62,6 +63,25 @@ impl SqliteStore {
                 member_insert_in_tx(tx, mesh_id, &owner, now)?;
             }
             Ok(made == 1)
+        });
+        write.await
+    }
+
+    pub(in crate::store) async fn mesh_create_invited(
+        &self,
+        mesh_id: MeshId,
+        slug: &str,
+        invite: &NewInvite,
+        now: UnixMs,
+    ) -> Result<bool, StoreError> {
+        let (slug, invite) = (slug.to_owned(), invite.clone());
+        let write = self.sqlite.write(move |tx| {
+            let by = named_params! { ":mesh_id": key(mesh_id), ":slug": slug, ":now": now.0 };
+            let made = tx.execute(MESH_INSERT, by)? == 1;
+            if made {
+                invite_insert_in_tx(tx, mesh_id, &invite, now)?;
+            }
+            Ok(made)
         });
         write.await
     }
