@@ -78,8 +78,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             manage::install(&home()?, folder, weaker, Form::of_flag(*json)).await
         }
         Command::List { json } => manage::list(&home()?, Form::of_flag(*json)),
-        Command::Enable { id } => manage::switch(&home()?, id, true),
-        Command::Disable { id } => manage::switch(&home()?, id, false),
+        Command::Enable { id } => manage::switch(&home()?, id, true).await,
+        Command::Disable { id } => manage::switch(&home()?, id, false).await,
     }
 }
 

@@ -5,6 +5,7 @@ mod artifact;
 mod backup;
 mod engine;
 mod intake;
+mod place;
 mod restored;
 mod serve;
 mod unsure;
@@ -12,4 +13,5 @@ mod verbs;
 mod watch;
 
 pub(crate) use engine::{RunningJobs, Start, config};
+pub(crate) use place::Place;
 pub(crate) use verbs::{Arguments, run};

@@ -40,7 +40,8 @@ pub(crate) struct Local {
 /// A daemon that answers for a mesh.
 pub(crate) struct Daemon {
     pub(crate) client: Client,
-    pub(crate) home: Home,
+    /// The command that starts it.
+    pub(crate) start: String,
     pub(crate) form: Form,
 }
 
@@ -103,21 +104,21 @@ impl Local {
         let home = self.home()?;
         let socket = home.socket_path();
         let socket = socket.map_err(|error| Failure::new(Exit::Usage, chain(&error)))?;
-        let client = Client::socket(socket);
-        let version = client.get("/v1/version").await.map_err(|error| no_daemon(&error, &home))?;
+        let (client, start) = (Client::socket(socket), start_command(&home));
+        let version = client.get("/v1/version").await.map_err(|error| no_daemon(&error, &start))?;
         let found = version.body.get("mesh").and_then(Value::as_str).unwrap_or_default();
         if found != home.mesh().as_str() {
             let text = format!("error: the daemon at this place serves the mesh {found:?}");
             return Err(Failure::new(Exit::Unavailable, text));
         }
-        Ok(Daemon { client, home, form: self.form() })
+        Ok(Daemon { client, start, form: self.form() })
     }
 }
 
 impl Daemon {
     pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
         let _shown = progress::show("waiting for the daemon");
-        let answer = self.client.get(path).await.map_err(|error| no_daemon(&error, &self.home))?;
+        let answer = self.client.get(path).await.map_err(|error| no_daemon(&error, &self.start))?;
         self.checked(answer)
     }
 
@@ -125,7 +126,7 @@ impl Daemon {
         let _shown = progress::show("waiting for the daemon");
         let answer = self.client.post(path, body, None).await;
         let again = "look before you say it again";
-        self.checked(answer.map_err(|error| unsure(&error, &self.home, again))?)
+        self.checked(answer.map_err(|error| unsure(&error, &self.start, again))?)
     }
 
     /// Gives the engine a job, under a key if there is one.
@@ -136,7 +137,7 @@ impl Daemon {
             Some(key) => format!("the same with --key {key} is the same job"),
             None => "look before you say it again: semel job list".to_owned(),
         };
-        self.checked(answer.map_err(|error| unsure(&error, &self.home, &again))?)
+        self.checked(answer.map_err(|error| unsure(&error, &self.start, &again))?)
     }
 
     /// What was answered, or why not, with the exit code that goes with it.
@@ -198,11 +199,11 @@ impl Daemon {
 }
 
 /// Nobody answers a question. That nothing was done is said only if it could not even be asked.
-pub(crate) fn no_daemon(error: &ClientError, home: &Home) -> Failure {
+pub(crate) fn no_daemon(error: &ClientError, start: &str) -> Failure {
     let why = chain(error);
     let text = match error {
         ClientError::NoDaemon { .. } => {
-            format!("error: {why}\nnothing was done; to start it: {}", start_command(home))
+            format!("error: {why}\nnothing was done; to start it: {start}")
         }
         ClientError::TimedOut | ClientError::Broken(_) => format!("error: {why}"),
         ClientError::Invalid(_) => return Failure::new(Exit::Usage, format!("error: {why}")),
@@ -212,14 +213,14 @@ pub(crate) fn no_daemon(error: &ClientError, home: &Home) -> Failure {
 
 /// The same of a call that changes something: it may have been done. `again` says how it is said
 /// again without being done twice.
-fn unsure(error: &ClientError, home: &Home, again: &str) -> Failure {
+fn unsure(error: &ClientError, start: &str, again: &str) -> Failure {
     match error {
         ClientError::TimedOut | ClientError::Broken(_) => {
             let why = chain(error);
             let text = format!("error: {why}\nnobody can tell whether it was done\n{again}");
             Failure::new(Exit::Unknown, text)
         }
-        ClientError::NoDaemon { .. } | ClientError::Invalid(_) => no_daemon(error, home),
+        ClientError::NoDaemon { .. } | ClientError::Invalid(_) => no_daemon(error, start),
     }
 }
 

@@ -86,7 +86,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Leave { confirm: true, local } => {
             let daemon = local.daemon().await?;
             let left = daemon.post("/v1/mesh/leave", &json!({})).await?;
-            let mesh = daemon.home.mesh();
+            let home = local.home()?;
+            let mesh = home.mesh();
             daemon.show(&left, |_| format!("this host has left the mesh {mesh}\n"))
         }
         Command::List { home, json } => list(home, Form::of_flag(*json)),

@@ -296,7 +296,7 @@ fn parts(registrar: Arc<Registrar>, jobs: Option<&RunningJobs>) -> Vec<Part> {
         None => registrar.disown(JOBS_DOMAIN),
     }
     let mut parts = vec![local::part(registrar)];
-    parts.extend(jobs.map(|jobs| part(Arc::clone(&jobs.engine))));
+    parts.extend(jobs.map(|jobs| part(Arc::clone(&jobs.engine), jobs.loader())));
     parts
 }
 

@@ -19,11 +19,13 @@ use semel_core::code::Code;
 use semel_core::id::JobId;
 
 use crate::engine::{Engine, Refused};
+use crate::gear::load::Loader;
 use crate::limits::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX, REQUEST_BYTES_MAX};
 
 /// What the calls share.
 pub struct Jobs {
     engine: Arc<Engine>,
+    loader: Arc<Loader>,
 }
 
 impl State for Jobs {
@@ -36,9 +38,9 @@ impl State for Jobs {
     }
 }
 
-/// The part of an API that is about this engine.
-pub fn part(engine: Arc<Engine>) -> Part {
-    Part::new(Arc::new(Jobs { engine }), ROUTES)
+/// The part of an API that is about this engine, whose gears come from there.
+pub fn part(engine: Arc<Engine>, loader: Arc<Loader>) -> Part {
+    Part::new(Arc::new(Jobs { engine, loader }), ROUTES)
 }
 
 const NAME: Kind = Kind::Name { bytes_max: NAME_BYTES_MAX };
@@ -225,6 +227,12 @@ const ROUTES: &[Route<Jobs>] = &[
         answers: &[Answer::json(200, "gears by name", schema::gears)],
         ..Route::get("/v1/gears", "Lists gears and their actions", |call| {
             Box::pin(look::gears(call))
+        })
+    },
+    Route {
+        answers: &[Answer::json(200, "gears by name, as they are now", schema::gears)],
+        ..Route::post("/v1/gears/refresh", "Reads what was installed, enabled, disabled", |call| {
+            Box::pin(look::gears_refresh(call))
         })
     },
 ];

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use crate::exit::Failure;
-use crate::local::Local;
+use crate::jobs::Place;
 use crate::local::table::table;
 
 #[derive(Debug, clap::Args)]
@@ -18,28 +18,28 @@ enum Command {
     /// List breakers of actions that have failed
     List {
         #[command(flatten)]
-        local: Local,
+        place: Place,
     },
     /// Close a breaker by hand: what waits for it goes on
     Close {
         /// `gear.action`
         action: String,
         #[command(flatten)]
-        local: Local,
+        place: Place,
     },
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
-        Command::List { local } => {
-            let daemon = local.daemon().await?;
+        Command::List { place } => {
+            let daemon = place.daemon().await?;
             let list = daemon.get("/v1/breakers").await?;
             let columns =
                 &[("ACTION", "action"), ("STATE", "state"), ("RUNS", "window"), ("UNTIL", "until")];
             daemon.show(&list, |list| table(list, columns, "no action has failed"))
         }
-        Command::Close { action, local } => {
-            let daemon = local.daemon().await?;
+        Command::Close { action, place } => {
+            let daemon = place.daemon().await?;
             let closed = daemon.post("/v1/breakers/close", &json!({"action": action})).await?;
             daemon.show(&closed, |_| format!("{action} is closed\n"))
         }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use semel_client::{Client, ClientError};
 use semel_core::shown::shown;
+use semel_daemon::home::{Complete, Home};
 use semel_jobs::config::Config;
 use semel_jobs::gear::load::{built_in, load};
 use semel_jobs::gear::manifest::Manifest;
@@ -12,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{failed, ports, shim};
 use crate::exit::{Exit, Failure, Form, chain};
-use crate::{print, progress};
+use crate::{log, print, progress};
 
 /// What the operator says to a sandbox that is not all it could be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +57,8 @@ pub(super) async fn install(
                 asks.iter().map(|ask| format!("  it may {}\n", shown(ask))).collect();
             format!("installed {} {}\n{asks}", manifest.id, manifest.version)
         }
-    })
+    })?;
+    tell_engines(home).await
 }
 
 /// What this host cannot enforce, if the operator does without it.
@@ -110,7 +113,7 @@ fn table(gears: &[(Manifest, bool)]) -> String {
     gears.iter().map(line).collect()
 }
 
-pub(super) fn switch(home: &Path, id: &str, enabled: bool) -> Result<(), Failure> {
+pub(super) async fn switch(home: &Path, id: &str, enabled: bool) -> Result<(), Failure> {
     let known = package::installed(home).map_err(|error| failed(chain(&error)))?;
     if built_in(id).is_none() && !known.iter().any(|name| name == id) {
         let text = format!("error: there is no gear {id:?}\nto see them all: semel gear list");
@@ -120,5 +123,38 @@ pub(super) fn switch(home: &Path, id: &str, enabled: bool) -> Result<(), Failure
     let new = State { enabled, sha256: String::new(), waived: Vec::new() };
     let state = state.map_or(new, |state| State { enabled, ..state });
     package::set_state(home, id, &state).map_err(|error| failed(chain(&error)))?;
-    print(&format!("{id} is {}\n", if enabled { "enabled" } else { "disabled" }))
+    print(&format!("{id} is {}\n", if enabled { "enabled" } else { "disabled" }))?;
+    tell_engines(home).await
+}
+
+/// Returns when the engines that run in this home go by what was just written. They would find out
+/// by themselves, only later.
+async fn tell_engines(home: &Path) -> Result<(), Failure> {
+    let (daemons, _) = Home::list(home).unwrap_or((Vec::new(), Complete::Yes));
+    let of_daemons = daemons.iter().filter_map(|daemon| daemon.socket_path().ok());
+    let mut told = 0;
+    for socket in of_daemons.chain([home.join("jobs/sock")]) {
+        match Client::socket(&socket).post("/v1/gears/refresh", &json!({}), None).await {
+            Ok(answer) if answer.is_success() => told += 1,
+            // A daemon without an engine, or none.
+            Ok(answer) if answer.status == 404 => {}
+            Err(ClientError::NoDaemon { .. }) => {}
+            Ok(answer) => return Err(untold(&socket, answer.detail())),
+            Err(error) => return Err(untold(&socket, &chain(&error))),
+        }
+    }
+    if told == 0 {
+        log::say("no engine runs in this home; the next one goes by it");
+    }
+    Ok(())
+}
+
+fn untold(socket: &Path, why: &str) -> Failure {
+    let text = format!(
+        "error: it is done, and the engine at {} could not be told: {}\n\
+         it finds out by itself within seconds",
+        socket.display(),
+        shown(why)
+    );
+    Failure::new(Exit::Unavailable, text)
 }

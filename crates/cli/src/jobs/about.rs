@@ -23,6 +23,10 @@ pub(super) fn part(engine: Arc<Engine>) -> Part {
 
 const ROUTES: &[Route<Alone>] = &[
     Route {
+        answers: &[Answer::json(200, "the version", versioned)],
+        ..Route::get("/v1/version", "Says which program this is", |call| Box::pin(version(call)))
+    },
+    Route {
         answers: &[Answer::json(200, "how it is", healthy)],
         ..Route::get("/v1/health", "Says how the engine is", |call| Box::pin(health(call)))
     },
@@ -40,6 +44,14 @@ const ROUTES: &[Route<Alone>] = &[
         ..Route::get("/v1/openapi.json", "This document", |call| Box::pin(openapi(call)))
     },
 ];
+
+fn versioned() -> Value {
+    schema::object(&[("engine_version", schema::text())])
+}
+
+async fn version(_call: Call<Alone>) -> Result<Reply, Problem> {
+    Ok(Reply::value(&json!({"engine_version": env!("CARGO_PKG_VERSION")})))
+}
 
 fn healthy() -> Value {
     let number = schema::number;

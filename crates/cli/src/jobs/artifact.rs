@@ -9,9 +9,10 @@ use semel_core::hex::Hex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::place::Place;
 use super::verbs::path;
 use crate::exit::{Exit, Failure, Form};
-use crate::local::{Daemon, Local, no_daemon};
+use crate::local::{Daemon, no_daemon};
 use crate::progress;
 use crate::system::stopped;
 
@@ -27,11 +28,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
-    local: Local,
+    place: Place,
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let form = arguments.local.form();
+    let form = arguments.place.form();
     let hash = Hex::parse(&arguments.sha256);
     let hash: Hex<32> = hash.map_err(|refusal| Failure::refused(&refusal, form))?;
     let usage = |text: &str| Err(Failure::new(Exit::Usage, format!("error: {text}")));
@@ -42,10 +43,10 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         None if form == Form::Json => return usage("--json goes with --output FILE"),
         None | Some(_) => {}
     }
-    let daemon = arguments.local.daemon().await?;
+    let daemon = arguments.place.daemon().await?;
     let address = path(&arguments.id, &format!("/artifact?sha256={hash}"));
     let download = daemon.client.download(&address).await;
-    let mut download = match download.map_err(|error| no_daemon(&error, &daemon.home))? {
+    let mut download = match download.map_err(|error| no_daemon(&error, &daemon.start))? {
         Ok(download) => download,
         Err(refused) => return daemon.checked(refused).map(drop),
     };
@@ -96,7 +97,7 @@ async fn fetch(
     let _shown = progress::show("fetching the file");
     let (mut hash, mut bytes) = (Sha256::new(), 0);
     while let Some(piece) =
-        download.next().await.map_err(|error| no_daemon(&error, &daemon.home))?
+        download.next().await.map_err(|error| no_daemon(&error, &daemon.start))?
     {
         hash.update(&piece);
         to.write_all(&piece).map_err(not_written)?;

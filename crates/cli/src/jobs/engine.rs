@@ -181,6 +181,11 @@ impl RunningJobs {
         }
     }
 
+    /// Where its gears come from.
+    pub(crate) fn loader(&self) -> Arc<Loader> {
+        Arc::clone(&self.loader)
+    }
+
     /// Stops in order. Questions are answered until it is dropped, which closes its file.
     pub(crate) async fn stop(&mut self) {
         self.vital.stop();

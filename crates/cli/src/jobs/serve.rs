@@ -70,7 +70,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let engine = || Arc::clone(&jobs.engine);
     let registrar = local::part(Arc::clone(jobs.engine.registrar()));
-    let parts = vec![about::part(engine()), http::part(engine()), registrar];
+    let parts = vec![about::part(engine()), http::part(engine(), jobs.loader()), registrar];
     let api = Api::new(room(), tokens, clock, parts);
     let socket = folder.join("sock");
     let ((stop, stopping), vital) = (watch::channel(false), Vital::default());

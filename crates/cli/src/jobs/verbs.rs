@@ -8,10 +8,11 @@ use clap::Subcommand;
 use semel_core::shown;
 use serde_json::{Map, Value, json};
 
+use super::place::Place;
 use super::{artifact, backup, restored, serve, unsure, watch};
 use crate::exit::{Exit, Failure, Form};
 use crate::local::table::table;
-use crate::local::{Daemon, Local, query};
+use crate::local::{Daemon, query};
 use crate::print;
 
 #[derive(Debug, clap::Args)]
@@ -44,21 +45,21 @@ enum Command {
         #[arg(long, default_value = "50")]
         limit: usize,
         #[command(flatten)]
-        local: Local,
+        place: Place,
     },
     /// Show a job, its steps and what they gave
     Show {
         /// Its id
         id: String,
         #[command(flatten)]
-        local: Local,
+        place: Place,
     },
     /// Follow a job until it ends
     Watch {
         /// Its id
         id: String,
         #[command(flatten)]
-        local: Local,
+        place: Place,
     },
     Artifact(artifact::Arguments),
     Approve(Approve),
@@ -70,7 +71,7 @@ enum Command {
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
-        local: Local,
+        place: Place,
     },
     /// Cancel a job and stop what runs for it
     Cancel {
@@ -80,7 +81,7 @@ enum Command {
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
-        local: Local,
+        place: Place,
     },
     /// Repeat a failed job, or all of a class; what was done is not done again
     Retry {
@@ -90,7 +91,7 @@ enum Command {
         #[arg(long, conflicts_with = "id", required_unless_present = "id")]
         class: Option<String>,
         #[command(flatten)]
-        local: Local,
+        place: Place,
     },
     /// Show what fails again and again
     Patterns {
@@ -98,7 +99,7 @@ enum Command {
         #[arg(long, default_value = "1h", value_parser = crate::duration::parse)]
         since: Duration,
         #[command(flatten)]
-        local: Local,
+        place: Place,
     },
     Backup(backup::BackupArguments),
     Restore(backup::RestoreArguments),
@@ -137,7 +138,7 @@ struct Submit {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
-    local: Local,
+    place: Place,
 }
 
 /// Approve the plan of a job, once
@@ -160,7 +161,7 @@ struct Approve {
     #[arg(long, requires = "question")]
     run: bool,
     #[command(flatten)]
-    local: Local,
+    place: Place,
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -172,8 +173,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Restored(arguments) => restored::run(arguments).await,
         Command::Check(arguments) => backup::check(arguments).await,
         Command::Submit(submit) => submit_job(submit).await,
-        Command::List { status, class, conversation, limit, local } => {
-            let daemon = local.daemon().await?;
+        Command::List { status, class, conversation, limit, place } => {
+            let daemon = place.daemon().await?;
             let query = query(&[
                 ("status", status.clone()),
                 ("class", class.clone()),
@@ -183,23 +184,23 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             let list = daemon.list(format!("/v1/jobs{query}"), *limit).await?;
             daemon.show(&list, |list| table(list, COLUMNS, "there are no such jobs"))
         }
-        Command::Show { id, local } => {
-            let daemon = local.daemon().await?;
+        Command::Show { id, place } => {
+            let daemon = place.daemon().await?;
             let job = daemon.get(&path(id, "")).await?;
             daemon.show(&job, shown)
         }
-        Command::Watch { id, local } => watch::follow(&local.daemon().await?, id).await,
+        Command::Watch { id, place } => watch::follow(&place.daemon().await?, id).await,
         Command::Artifact(arguments) => artifact::run(arguments).await,
         Command::Approve(approve) => approve_job(approve).await,
-        Command::Reject { id, reason, local } => say(local, id, "/reject", reason).await,
-        Command::Cancel { id, reason, local } => say(local, id, "/cancel", reason).await,
-        Command::Retry { id: Some(id), local, .. } => {
-            let daemon = local.daemon().await?;
+        Command::Reject { id, reason, place } => say(place, id, "/reject", reason).await,
+        Command::Cancel { id, reason, place } => say(place, id, "/cancel", reason).await,
+        Command::Retry { id: Some(id), place, .. } => {
+            let daemon = place.daemon().await?;
             let job = daemon.post(&path(id, "/retry"), &json!({})).await?;
             daemon.show(&job, |job| format!("{} repeats it\n", text(job, "id")))
         }
-        Command::Retry { id: None, class, local } => {
-            let daemon = local.daemon().await?;
+        Command::Retry { id: None, class, place } => {
+            let daemon = place.daemon().await?;
             let retried = daemon.post("/v1/jobs/retry", &json!({"class": class})).await?;
             daemon.show(&retried, |retried| {
                 let jobs = retried.get("jobs").and_then(Value::as_array).map_or(0, Vec::len);
@@ -212,8 +213,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
                 format!("{jobs} jobs are repeated{rest}{why}\n")
             })
         }
-        Command::Patterns { since, local } => {
-            let daemon = local.daemon().await?;
+        Command::Patterns { since, place } => {
+            let daemon = place.daemon().await?;
             let minutes = (since.as_secs() / 60).max(1);
             let found = daemon.get(&format!("/v1/jobs/patterns?minutes={minutes}")).await?;
             let columns = &[("COUNT", "count"), ("CLASS", "class"), ("ACTION", "action")];
@@ -239,7 +240,7 @@ fn text<'a>(document: &'a Value, name: &str) -> &'a str {
 }
 
 async fn submit_job(submit: &Submit) -> Result<(), Failure> {
-    let daemon = submit.local.daemon().await?;
+    let daemon = submit.place.daemon().await?;
     let mut body = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
         body.extend(value.map(|value| (name.to_owned(), value)));
@@ -275,7 +276,7 @@ fn read_plan(path: &Path) -> Result<Value, Failure> {
 }
 
 async fn approve_job(approve: &Approve) -> Result<(), Failure> {
-    let daemon = approve.local.daemon().await?;
+    let daemon = approve.place.daemon().await?;
     let job = daemon.get(&path(&approve.id, "")).await?;
     let hash = approve.plan_hash.clone().unwrap_or_else(|| text(&job, "plan_hash").to_owned());
     let mut body = json!({"plan_hash": hash});
@@ -294,8 +295,8 @@ async fn approve_job(approve: &Approve) -> Result<(), Failure> {
     daemon.show(&moved, |moved| format!("{} is {}\n", text(moved, "id"), text(moved, "status")))
 }
 
-async fn say(local: &Local, id: &str, what: &str, reason: &Option<String>) -> Result<(), Failure> {
-    let daemon = local.daemon().await?;
+async fn say(place: &Place, id: &str, what: &str, reason: &Option<String>) -> Result<(), Failure> {
+    let daemon = place.daemon().await?;
     let body = reason.as_ref().map_or(json!({}), |reason| json!({"reason": reason}));
     let moved = daemon.post(&path(id, what), &body).await?;
     daemon.show(&moved, |moved| format!("{} is {}\n", text(moved, "id"), text(moved, "status")))

@@ -66,7 +66,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let answer = daemon.client.post("/v1/send", &body, Some(&key)).await;
     let mut answer = answer.map_err(|error| {
         let again = format!("to send it once, whatever became of it: the same with --key {key}");
-        unsure(&error, &daemon.home, &again)
+        unsure(&error, &daemon.start, &again)
     })?;
     if answer.code() == Some(Code::OutcomeUnknown.as_str()) {
         let named = answer.body.as_object_mut();

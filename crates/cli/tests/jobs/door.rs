@@ -182,3 +182,75 @@ async fn more_failed_jobs_than_one_call_repeats_are_each_repeated_once() {
     let found: [i64; 3] = found.unwrap();
     assert_eq!(found, [i64::try_from(repeats.len()).unwrap(); 3], "each of them once");
 }
+
+/// What `semel` says in this home, and its exit code.
+fn semel(home: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_semel"));
+    let output = command.args(arguments).env("SEMEL_HOME", home).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// An engine that runs alone is found by its socket, and at its address with its token.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_find_an_engine_that_runs_alone() {
+    let (world, home) = (World::start().await, Home::new());
+    let (code, _, said) = semel(home.path(), &["job", "list"]);
+    assert_eq!(code, Some(3), "nobody is here: {said}");
+    let engine = home.serve();
+    let version = engine.get("/v1/version").await;
+    assert_eq!(version["engine_version"], env!("CARGO_PKG_VERSION"));
+    let plan = home.path().join("plan.json");
+    std::fs::write(&plan, json!({"steps": [world.step("a", "GET")]}).to_string()).unwrap();
+    let plan = plan.display().to_string();
+    let (code, _, said) = semel(home.path(), &["job", "submit", "--wait", "--plan", &plan]);
+    assert_eq!(code, Some(0), "{said}");
+    let (_, listed, _) = semel(home.path(), &["job", "list", "--json"]);
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["items"][0]["status"], "completed", "{listed}");
+    assert_eq!(semel(home.path(), &["gear", "breaker", "list"]).0, Some(0));
+    // From another home.
+    let other = tempfile::tempdir().unwrap();
+    let token = home.path().join("jobs/local_token").display().to_string();
+    let url = engine.api.clone();
+    let at = ["job", "list", "--engine", &url, "--engine-token-file", &token, "--json"];
+    let (code, there, said) = semel(other.path(), &at);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(serde_json::from_str::<Value>(&there).unwrap(), listed);
+    for (wrong, exit) in
+        [("https://127.0.0.1:1", 2), ("http://192.0.2.1:1", 2), ("http://127.0.0.1:1", 5)]
+    {
+        let at = ["job", "list", "--engine", wrong, "--engine-token-file", &token];
+        let (code, _, said) = semel(other.path(), &at);
+        assert_eq!(code, Some(exit), "{wrong}: {said}");
+    }
+}
+
+/// The command returns when plans are judged by what it has changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gear_that_was_disabled_is_used_by_nobody_from_then_on() {
+    let (world, home) = (World::start().await, Home::new());
+    let (code, _, said) = semel(home.path(), &["gear", "disable", "http"]);
+    assert!(code == Some(0) && said.contains("no engine runs"), "{code:?}: {said}");
+    let engine = home.serve();
+    let job = json!({"plan": {"steps": [world.step("a", "GET")]}});
+    for _ in 0..5 {
+        assert_eq!(semel(home.path(), &["gear", "enable", "http"]).0, Some(0));
+        let taken = engine.post("/v1/jobs", &job).await;
+        assert_eq!(taken.status, 201, "{taken:?}");
+        engine.ended(taken.body["id"].as_str().unwrap()).await;
+        let (code, _, said) = semel(home.path(), &["gear", "disable", "http"]);
+        assert_eq!((code, said.as_str()), (Some(0), ""));
+        let refused = engine.post("/v1/jobs", &job).await;
+        assert_eq!((refused.status, refused.code()), (400, Some("gear_disabled")));
+    }
+    // A job that was taken before does not begin its next step.
+    assert_eq!(semel(home.path(), &["gear", "enable", "http"]).0, Some(0));
+    let held = world.hold("first");
+    let id = engine.run(&[world.step("first", "GET"), world.step("second", "GET")]).await;
+    world.arrived("first", 1).await;
+    assert_eq!(semel(home.path(), &["gear", "disable", "http"]).0, Some(0));
+    drop(held);
+    assert_eq!(engine.ended(&id).await["status"], "failed");
+    assert_eq!(world.count("second"), 0);
+}

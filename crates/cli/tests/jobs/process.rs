@@ -73,9 +73,10 @@ impl Home {
         let log = self.path().join("log");
         let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
         command.stderr(log);
-        let (child, _) = ready(&mut command).unwrap_or_else(|| panic!("{}", self.log()));
+        let (child, ready) = ready(&mut command).unwrap_or_else(|| panic!("{}", self.log()));
         let client = Client::socket(self.path().join("jobs/sock"));
-        Engine { child, client }
+        let api = ready["api"].as_str().unwrap().to_owned();
+        Engine { child, client, api }
     }
 
     /// What its engines have said.
@@ -88,6 +89,8 @@ impl Home {
 pub(crate) struct Engine {
     child: Child,
     pub(crate) client: Client,
+    /// Where it listens besides.
+    pub(crate) api: String,
 }
 
 impl Engine {
@@ -203,7 +206,8 @@ pub(crate) fn up(home: &Path, more: &[&str]) -> (Engine, Value) {
     command.stderr(Stdio::null());
     let (child, ready) = ready(&mut command).unwrap_or_else(|| panic!("{command:?}"));
     let client = Client::socket(ready["socket"].as_str().unwrap());
-    (Engine { child, client }, ready)
+    let api = ready["api"].as_str().unwrap().to_owned();
+    (Engine { child, client, api }, ready)
 }
 
 /// Starts a process and waits until it says that it is ready; nothing when it ends instead.

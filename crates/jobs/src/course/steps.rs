@@ -13,7 +13,7 @@ use super::moves::failure_of;
 use super::{Facts, Move, Next, ToRun, action_name, permits};
 use crate::dispatch::{Attempts, Content, Dispatch, ExecutionStatus, Logged, dispatch};
 use crate::gear::manifest::Recovery;
-use crate::gear::registry::Prepared;
+use crate::gear::registry::{Missing, Prepared};
 use crate::gear::{Failure, FailureClass, ORIGIN_UNKNOWN};
 use crate::life::{JobEvent, replan_allowed};
 use crate::limits::{ATTEMPTS_MAX, DOCUMENT_BYTES_MAX, ORIGIN_PAUSE, RETRY_BASE, RETRY_CAP};
@@ -204,13 +204,21 @@ impl Group {
             self.outcomes.insert(step.id.clone(), Outcome::Done(Arc::new(result)));
             return;
         }
-        let Ok(prepared) = facts.gears.find(&step.gear, &step.action) else {
-            if self.may_have_happened(step, next, kept) {
-                return;
+        let prepared = match facts.gears.find(&step.gear, &step.action) {
+            Ok(prepared) => prepared,
+            Err(missing) => {
+                if self.may_have_happened(step, next, kept) {
+                    return;
+                }
+                let (code, message) = match missing {
+                    Missing::Disabled => ("gear_disabled", format!("{} is disabled", step.gear)),
+                    Missing::Gear | Missing::Action => {
+                        ("gear_not_found", format!("{action} is not there any more"))
+                    }
+                };
+                let failure = Failure::new(FailureClass::UserError, code, message);
+                return self.failed(step, failure, action);
             }
-            let message = format!("{action} is not there any more");
-            let failure = Failure::new(FailureClass::UserError, "gear_not_found", message);
-            return self.failed(step, failure, action);
         };
         if let Err(detail) = prepared.check_params(&params) {
             let failure = Failure::new(FailureClass::UserError, "invalid_params", detail);

@@ -1,5 +1,6 @@
 //! Looking at jobs, failures, breakers and gears.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_api::page::Next;
@@ -110,6 +111,24 @@ pub(super) async fn breakers(call: Call<Jobs>) -> Result<Reply, Problem> {
         })
         .collect();
     Ok(Reply::value(&json!({"items": items, "next": null})))
+}
+
+/// `POST /v1/gears/refresh`: answered when plans are judged by it.
+pub(super) async fn gears_refresh(call: Call<Jobs>) -> Result<Reply, Problem> {
+    let jobs = Arc::clone(&call.state);
+    // It reads files, and looks at everything in a gear that is new.
+    let refreshed =
+        tokio::task::spawn_blocking(move || jobs.loader.refresh(jobs.engine.gears())).await;
+    match refreshed {
+        Ok(Ok(())) => gears(call).await,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the gears could not be read");
+            let detail = format!("the gears could not be read: {error}");
+            Err(Problem::new(Code::InternalError, detail))
+        }
+        // What panicked is tried again; the hook has said where.
+        Err(_) => Err(Problem::new(Code::InternalError, "the gears could not be read")),
+    }
 }
 
 /// `GET /v1/gears`.
