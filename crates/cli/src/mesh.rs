@@ -3,6 +3,7 @@
 pub(crate) mod join;
 
 use clap::Subcommand;
+use semel_core::rfc3339;
 use semel_core::shown::shown;
 use semel_daemon::home::{Complete, Home};
 use semel_daemon::identity::{IdentityError, Membership};
@@ -132,7 +133,7 @@ fn document((mesh, membership): &Row) -> Value {
         Ok(Some(joined)) => json!({
             "mesh": mesh, "status": "joined",
             "mesh_id": joined.mesh_id.to_string(), "member_id": joined.member_id.to_string(),
-            "name": joined.name, "broker": joined.broker, "joined_at": joined.joined_at.0,
+            "name": joined.name, "broker": joined.broker, "joined_at": rfc3339::format(joined.joined_at),
         }),
         Ok(None) => json!({"mesh": mesh, "status": "not_joined"}),
         Err(error) => json!({"mesh": mesh, "status": "unreadable", "detail": chain(error)}),

@@ -63,9 +63,13 @@ pub fn parse(text: &str) -> Option<UnixMs> {
     Some(UnixMs(seconds * 1000 + ms))
 }
 
-/// Reads what [`format()`] writes, and no other spelling.
-pub fn parse_canonical(text: &str) -> Option<UnixMs> {
-    parse(text).filter(|at| format(*at) == text)
+/// Reads a time with any offset, in any spelling, that [`format()`] can write without a loss: one
+/// that is finer than a millisecond, or out of its years, is refused.
+pub fn parse_exact(text: &str) -> Option<UnixMs> {
+    let fraction = text.split_once('.').map_or("", |(_, fraction)| fraction);
+    let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
+    let kept = |at: &UnixMs| digits <= 3 && parse(&format(*at)) == Some(*at);
+    parse(text).filter(kept)
 }
 
 /// The date of a day counted from 1970-01-01, in the Gregorian calendar: eras of 400 years that
@@ -115,12 +119,26 @@ mod tests {
     }
 
     #[test]
-    fn one_spelling_is_canonical() {
-        assert_eq!(parse_canonical("1970-01-01T00:00:00.000Z"), Some(UnixMs(0)));
-        let others =
-            ["1970-01-01T00:00:00Z", "1970-01-01T01:00:00.000+01:00", "1970-01-01t00:00:00.000z"];
-        for other in others {
-            assert_eq!(parse_canonical(other), None, "{other}");
+    fn every_spelling_is_read_where_nothing_is_lost() {
+        for text in [
+            "1970-01-01T00:00:00.000Z",
+            "1970-01-01T00:00:00Z",
+            "1970-01-01T00:00:00.0Z",
+            "1970-01-01T01:00:00.000+01:00",
+            "1970-01-01t00:00:00.00z",
+            "1969-12-31T18:30:00-05:30",
+        ] {
+            assert_eq!(parse_exact(text), Some(UnixMs(0)), "{text}");
+        }
+        for text in [
+            "1970-01-01T00:00:00.0001Z",
+            "1970-01-01T00:00:00.0000Z",
+            "0000-01-01T00:00:00+00:01",
+            "9999-12-31T23:59:59-00:01",
+            "1970-01-01",
+            "yesterday",
+        ] {
+            assert_eq!(parse_exact(text), None, "{text}");
         }
     }
 

@@ -75,8 +75,9 @@ impl Fields {
     /// A moment.
     pub(crate) fn moment(&mut self, field: &str) -> Result<UnixMs, Refusal> {
         let text = self.text(field)?;
-        rfc3339::parse_canonical(&text)
-            .ok_or_else(|| self.refuse(field, "must be an RFC 3339 time in UTC with milliseconds"))
+        rfc3339::parse_exact(&text).ok_or_else(|| {
+            self.refuse(field, "must be an RFC 3339 time, no finer than milliseconds")
+        })
     }
 
     /// The same, where it is not needed.

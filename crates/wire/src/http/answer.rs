@@ -19,8 +19,8 @@ struct Moment(UnixMs);
 impl Field for Moment {
     fn read(node: Node<'_>) -> Result<Self, Refusal> {
         let text = <String as Field>::read(node)?;
-        let at = rfc3339::parse_canonical(&text).map(Self);
-        at.ok_or_else(|| invalid("must be an RFC 3339 time in UTC with milliseconds"))
+        let at = rfc3339::parse_exact(&text).map(Self);
+        at.ok_or_else(|| invalid("must be an RFC 3339 time, no finer than milliseconds"))
     }
 
     fn write(&self, out: &mut String) {
