@@ -68,6 +68,7 @@ pub(crate) async fn host(folder: &Path, number: u8, url: &str) -> Result<Host> {
         instance_id: UuidId::new(Uuid::from_u128(u128::from(number))),
         version: "bench".to_owned(),
         require: Vec::new(),
+        optional: semel_daemon::config::Features::default().optional,
         window: LinkOptions::WINDOW,
         max_age_hours_override: None,
         answer_timeout: LinkOptions::ANSWER_TIMEOUT,

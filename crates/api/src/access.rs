@@ -72,7 +72,8 @@ pub(crate) fn judge(
         let detail = "pages of this origin may not call the local API";
         return Err(Refusal::new(Code::OriginNotAllowed, detail));
     }
-    if door == Door::Socket || (rules.public_health_check && uri.path() == "/v1/health") {
+    let is_health = ["/v1/health", "/v1/metrics"].contains(&uri.path());
+    if door == Door::Socket || (rules.public_health_check && is_health) {
         return Ok(None);
     }
     match bearer(headers).and_then(|token| rules.tokens.number_of(token)) {

@@ -51,6 +51,11 @@ impl Page {
         false
     }
 
+    /// Ends here although it is not full: there may be more.
+    pub fn break_off(&mut self) {
+        self.more = true;
+    }
+
     /// Ends the list; `next` is asked only when there is more.
     pub fn finish(mut self, next: impl FnOnce() -> String) -> Reply {
         self.out.extend_from_slice(br#"],"next":"#);

@@ -16,6 +16,7 @@ use semel_broker::connection::Broker;
 use semel_broker::store::{NewMember, Role, Store};
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::id::{MemberId, MeshId};
+use semel_daemon::config::Config;
 use semel_daemon::engine::Access;
 use semel_daemon::home::{Home, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Membership, Sources};
@@ -141,7 +142,9 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stopping = async move { drop(stopping.await) };
     let mut serving = tokio::spawn(door.serve(routes, broker, stopping));
     drop(locked);
-    let api_listen = Some(free_or(arguments.api_listen, loopback(7118)));
+    let config = Config::read(&home).map_err(|error| refused(chain(&error)))?;
+    let has_tcp = arguments.api_listen.is_some() || config.ipc.tcp_enabled != Some(false);
+    let api_listen = has_tcp.then(|| free_or(arguments.api_listen, loopback(7118)));
     let socket = home.socket_path().map_err(|error| refused(chain(&error)))?;
     let (jobs_store, daemon) = (arguments.store.as_deref(), Some(socket));
     let start = jobs::Start { root: &root, store: jobs_store, daemon, retention };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::home::{Home, HomeError, HomeFile};
-use crate::limits::{ID_OVERRIDE_BYTES_MAX, ORIGINS_MAX};
+use crate::limits::ORIGINS_MAX;
 
 #[cfg(test)]
 mod tests;
@@ -24,11 +24,6 @@ pub const RANGES: &[(&str, &str, i64, i64)] = &[
     ("inbox", "retention_days", 1, 3650),
     ("inbox", "max_bytes", 1_000_000, 1_000_000_000_000_000),
     ("disk", "reserved_bytes", 0, 1_000_000_000_000_000),
-    ("crypto", "key_grace_period_days", 1, 30),
-    ("hooks", "max_concurrent", 1, 64),
-    ("fleet", "max_daemons", 1, 1024),
-    ("fleet", "memory_budget_bytes", 1_000_000, 1_000_000_000_000_000),
-    ("fleet", "disk_budget_bytes", 1_000_000, 1_000_000_000_000_000),
 ];
 
 /// Everything that can be tuned.
@@ -45,16 +40,6 @@ pub struct Config {
     pub disk: Disk,
     /// What is asked of the broker.
     pub features: Features,
-    /// Keys.
-    pub crypto: Crypto,
-    /// Event scripts.
-    pub hooks: Hooks,
-    /// A folder on another host than its own.
-    pub clone: Clones,
-    /// All daemons of this user.
-    pub fleet: Fleet,
-    /// What this daemon offers.
-    pub capabilities: Capabilities,
 }
 
 /// `[ipc]`
@@ -113,67 +98,6 @@ pub struct Features {
     pub optional: Vec<String>,
 }
 
-/// `[crypto]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Crypto {
-    /// For how long a rotated-out key opens messages.
-    pub key_grace_period_days: u32,
-}
-
-/// `[hooks]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Hooks {
-    /// Whether any runs; by default as the environment says.
-    pub enabled: Option<bool>,
-    /// Scripts at a time.
-    pub max_concurrent: u32,
-}
-
-/// `[clone]`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Clones {
-    /// What happens on another host.
-    pub policy: ClonePolicy,
-    /// Names the host, where the system has no name that lasts.
-    pub id_override: Option<String>,
-}
-
-/// What a daemon does that finds its folder on another host.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ClonePolicy {
-    /// It does not start.
-    #[default]
-    Refuse,
-    /// It starts and says so.
-    Warn,
-    /// It does not look.
-    Allow,
-}
-
-/// `[fleet]`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Fleet {
-    /// Daemons of this user; no limit by default.
-    pub max_daemons: Option<u32>,
-    /// Memory of them all; no limit by default.
-    pub memory_budget_bytes: Option<u64>,
-    /// Disk of them all; no limit by default.
-    pub disk_budget_bytes: Option<u64>,
-}
-
-/// `[capabilities]`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Capabilities {
-    /// Full-text search over the inbox.
-    pub inbox_fts: bool,
-}
-
 impl Default for Ipc {
     fn default() -> Self {
         Self {
@@ -208,24 +132,6 @@ impl Default for Features {
     fn default() -> Self {
         let optional = Feature::OPTIONAL.iter().map(|name| (*name).to_owned()).collect();
         Self { require: Vec::new(), optional }
-    }
-}
-
-impl Default for Crypto {
-    fn default() -> Self {
-        Self { key_grace_period_days: 7 }
-    }
-}
-
-impl Default for Hooks {
-    fn default() -> Self {
-        Self { enabled: None, max_concurrent: 8 }
-    }
-}
-
-impl Default for Capabilities {
-    fn default() -> Self {
-        Self { inbox_fts: true }
     }
 }
 
@@ -327,14 +233,7 @@ impl Config {
         if let Some(origin) = origins.get(ORIGINS_MAX) {
             return refuse("ipc.origin_allowlist", origin, format!("{ORIGINS_MAX} origins"));
         }
-        let name = self.clone.id_override.as_deref();
-        match name.filter(|name| name.is_empty() || name.len() > ID_OVERRIDE_BYTES_MAX) {
-            None => Ok(()),
-            Some(name) => {
-                let allowed = format!("1 to {ID_OVERRIDE_BYTES_MAX} bytes");
-                refuse("clone.id_override", name, allowed)
-            }
-        }
+        Ok(())
     }
 }
 

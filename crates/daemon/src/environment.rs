@@ -84,12 +84,8 @@ pub struct Environment {
     pub place: Place,
     /// Whether its keys are kept.
     pub identity: IdentityKind,
-    /// Whether the folder is compared with the host it was made on.
-    pub clone_check: Switch,
     /// Loopback TCP, beside the socket.
     pub tcp: Switch,
-    /// Event scripts.
-    pub hooks: Switch,
     /// What is worth a line in the log.
     pub remark: Option<&'static str>,
 }
@@ -100,12 +96,12 @@ pub fn environment(facts: &Facts) -> Environment {
     use Switch::{Off, On};
     let place = place(facts);
     #[rustfmt::skip]
-    let (identity, clone_check, tcp, hooks) = match place {
-        Place::Host       => (Persistent, On,  On,  On ),
-        Place::Container  => (Persistent, Off, Off, On ),
-        Place::Kubernetes => (Persistent, Off, Off, On ),
-        Place::RunPod     => (Persistent, Off, Off, On ),
-        Place::Ci         => (Ephemeral,  Off, Off, Off),
+    let (identity, tcp) = match place {
+        Place::Host       => (Persistent, On ),
+        Place::Container  => (Persistent, Off),
+        Place::Kubernetes => (Persistent, Off),
+        Place::RunPod     => (Persistent, Off),
+        Place::Ci         => (Ephemeral,  Off),
     };
     let remark = match (place, facts.identity_flag) {
         (Place::Ci, Some(Persistent)) => {
@@ -120,20 +116,14 @@ pub fn environment(facts: &Facts) -> Environment {
         ) => None,
     };
     let identity = facts.identity_flag.unwrap_or(identity);
-    // Keys that were never on disk cannot have been copied.
-    let clone_check = match identity {
-        Persistent => clone_check,
-        Ephemeral => Off,
-    };
-    Environment { place, identity, clone_check, tcp, hooks, remark }
+    Environment { place, identity, tcp, remark }
 }
 
 impl Environment {
     /// The same with what the user's configuration decides.
     pub fn with(self, config: &Config) -> Self {
         let tcp = config.ipc.tcp_enabled.map_or(self.tcp, Switch::of);
-        let hooks = config.hooks.enabled.map_or(self.hooks, Switch::of);
-        Self { tcp, hooks, ..self }
+        Self { tcp, ..self }
     }
 }
 
@@ -178,9 +168,9 @@ mod tests {
         Facts { variables: variables.iter().map(owned).collect(), ..Facts::default() }
     }
 
-    fn row(facts: &Facts) -> (Place, IdentityKind, Switch, Switch, Switch) {
+    fn row(facts: &Facts) -> (Place, IdentityKind, Switch) {
         let found = environment(facts);
-        (found.place, found.identity, found.clone_check, found.tcp, found.hooks)
+        (found.place, found.identity, found.tcp)
     }
 
     #[test]
@@ -192,25 +182,25 @@ mod tests {
         let ci_in_docker = Facts { dockerenv: true, ..facts(&[("CI", "true")]) };
         let both = facts(&[("RUNPOD_POD_ID", "x"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1")]);
         let rows = [
-            (Facts::default(),                             Host,       Persistent, On,  On,  On ),
-            (facts(&[("CI", "false")]),                    Host,       Persistent, On,  On,  On ),
-            (facts(&[("CI", "1")]),                        Host,       Persistent, On,  On,  On ),
-            (docker,                                       Container,  Persistent, Off, Off, On ),
-            (flag,                                         Container,  Persistent, Off, Off, On ),
-            (facts(&[("KUBERNETES_SERVICE_HOST", "::1")]), Kubernetes, Persistent, Off, Off, On ),
-            (facts(&[("RUNPOD_POD_ID", "x")]),             RunPod,     Persistent, Off, Off, On ),
-            (both,                                         RunPod,     Persistent, Off, Off, On ),
-            (facts(&[("CI", "true")]),                     Ci,         Ephemeral,  Off, Off, Off),
-            (facts(&[("CI", "True")]),                     Ci,         Ephemeral,  Off, Off, Off),
-            (facts(&[("GITHUB_ACTIONS", "true")]),         Ci,         Ephemeral,  Off, Off, Off),
-            (facts(&[("GITLAB_CI", "true")]),              Ci,         Ephemeral,  Off, Off, Off),
-            (facts(&[("BUILDKITE", "1")]),                 Ci,         Ephemeral,  Off, Off, Off),
-            (facts(&[("CIRCLECI", "true")]),               Ci,         Ephemeral,  Off, Off, Off),
-            (facts(&[("JENKINS_URL", "https://ci")]),      Ci,         Ephemeral,  Off, Off, Off),
-            (ci_in_docker,                                 Ci,         Ephemeral,  Off, Off, Off),
+            (Facts::default(),                             Host,       Persistent, On ),
+            (facts(&[("CI", "false")]),                    Host,       Persistent, On ),
+            (facts(&[("CI", "1")]),                        Host,       Persistent, On ),
+            (docker,                                       Container,  Persistent, Off),
+            (flag,                                         Container,  Persistent, Off),
+            (facts(&[("KUBERNETES_SERVICE_HOST", "::1")]), Kubernetes, Persistent, Off),
+            (facts(&[("RUNPOD_POD_ID", "x")]),             RunPod,     Persistent, Off),
+            (both,                                         RunPod,     Persistent, Off),
+            (facts(&[("CI", "true")]),                     Ci,         Ephemeral,  Off),
+            (facts(&[("CI", "True")]),                     Ci,         Ephemeral,  Off),
+            (facts(&[("GITHUB_ACTIONS", "true")]),         Ci,         Ephemeral,  Off),
+            (facts(&[("GITLAB_CI", "true")]),              Ci,         Ephemeral,  Off),
+            (facts(&[("BUILDKITE", "1")]),                 Ci,         Ephemeral,  Off),
+            (facts(&[("CIRCLECI", "true")]),               Ci,         Ephemeral,  Off),
+            (facts(&[("JENKINS_URL", "https://ci")]),      Ci,         Ephemeral,  Off),
+            (ci_in_docker,                                 Ci,         Ephemeral,  Off),
         ];
-        for (facts, place, identity, clone_check, tcp, hooks) in rows {
-            assert_eq!(row(&facts), (place, identity, clone_check, tcp, hooks), "{facts:?}");
+        for (facts, place, identity, tcp) in rows {
+            assert_eq!(row(&facts), (place, identity, tcp), "{facts:?}");
         }
     }
 
@@ -218,9 +208,9 @@ mod tests {
     fn flags_decide_the_identity_and_nothing_else() {
         let with = |facts: Facts, flag| Facts { identity_flag: Some(flag), ..facts };
         let host = with(Facts::default(), Ephemeral);
-        assert_eq!(row(&host), (Place::Host, Ephemeral, Off, On, On));
+        assert_eq!(row(&host), (Place::Host, Ephemeral, On));
         let ci = with(facts(&[("CI", "true")]), Persistent);
-        assert_eq!(row(&ci), (Place::Ci, Persistent, Off, Off, Off));
+        assert_eq!(row(&ci), (Place::Ci, Persistent, Off));
         assert!(environment(&ci).remark.is_some_and(|remark| remark.contains("CI")));
         let runpod = facts(&[("RUNPOD_POD_ID", "x")]);
         assert!(environment(&runpod).remark.is_some_and(|remark| remark.contains("RunPod")));
@@ -264,8 +254,7 @@ mod tests {
         let docker = environment(&Facts { dockerenv: true, ..Facts::default() });
         assert_eq!(docker.with(&config), docker);
         config.ipc.tcp_enabled = Some(true);
-        config.hooks.enabled = Some(false);
-        assert_eq!(docker.with(&config), Environment { tcp: On, hooks: Off, ..docker });
+        assert_eq!(docker.with(&config), Environment { tcp: On, ..docker });
     }
 
     #[test]

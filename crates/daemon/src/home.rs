@@ -425,13 +425,6 @@ impl LockedHome {
         Ok(path)
     }
 
-    /// Makes the folder of event scripts.
-    pub fn prepare_hooks(&self) -> Result<PathBuf, HomeError> {
-        let path = self.home.path(HomeFile::Hooks);
-        durable::create_folder(&path).map_err(io("make", &path))?;
-        Ok(path)
-    }
-
     /// Removes what a daemon that was killed has left: nobody else runs here while we hold the
     /// lock, so its socket answers nobody.
     pub fn remove_leftovers(&self) -> Result<(), HomeError> {

@@ -36,9 +36,6 @@ pub const LOG_EARLIER_MAX: u32 = 4;
 /// Origins that may be allowed.
 pub const ORIGINS_MAX: usize = 32;
 
-/// Bytes of `clone.id_override`.
-pub const ID_OVERRIDE_BYTES_MAX: usize = 255;
-
 /// Sends that may be unanswered on one connection (mesh.md §6).
 pub const WINDOW: usize = 256;
 
@@ -231,3 +228,6 @@ pub const SEARCH_BYTES_MAX: usize = 1024;
 
 /// Rows that a chain of requeues is followed for.
 pub const CHAIN_MAX: usize = 32;
+
+/// Messages that are looked at for one page of those that mention somebody.
+pub const MENTIONS_LOOKED_MAX: usize = 5000;

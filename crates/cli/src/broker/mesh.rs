@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use semel_broker::accept::DedupeMode;
 use semel_broker::store::{Mesh, MeshChange, Role};
+use semel_core::limits::BODY_BYTES_MAX;
 use semel_core::shown::shown;
 use semel_wire::features::ConnectionPolicy;
 use semel_wire::place::Plain;
@@ -82,7 +83,7 @@ Keys:
   message_retention_days=1..36500  for how long messages are kept
   rate_limit=1..1000000            messages per member and window
   rate_window_ms=1..86400000
-  inline_bytes=1024..8388608       bytes of a message's body
+  inline_bytes=1024..1048576       bytes of a message's body
   blob_bytes=1024..1099511627776   bytes of a file
   clone_concurrency_policy=prefer_newest|prefer_oldest|allow_concurrent
                                    what happens when a second daemon of a member connects
@@ -197,7 +198,7 @@ fn change(words: &[String]) -> Result<MeshChange, Failure> {
             "message_retention_days" => change.message_retention_days = Some(small(1, 36_500)?),
             "rate_limit" => change.rate_limit = Some(small(1, 1_000_000)?),
             "rate_window_ms" => change.rate_window_ms = Some(small(1, 86_400_000)?),
-            "inline_bytes" => change.inline_bytes = Some(small(1024, 8 << 20)?),
+            "inline_bytes" => change.inline_bytes = Some(small(1024, BODY_BYTES_MAX as u64)?),
             "blob_bytes" => change.blob_bytes = Some(number(1024, 1 << 40)?),
             "clone_concurrency_policy" => {
                 let policy = ConnectionPolicy::parse(value).ok_or_else(|| {
@@ -233,6 +234,7 @@ mod tests {
             &["dedupe_mode=retention_scoped"],
             &["dedupe_retention_days=2"],
             &["inline_bytes=1"],
+            &["inline_bytes=1048577"],
             &["clone_concurrency_policy=both"],
             &["colour=red"],
         ] {

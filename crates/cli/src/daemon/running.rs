@@ -14,7 +14,7 @@ use semel_core::mint::IdMint;
 use semel_core::plausible::SweepClock;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::broker_api::BrokerApi;
-use semel_daemon::config::Config;
+use semel_daemon::config::{Config, Disk, Features, Inbox, Ipc, Outbox};
 use semel_daemon::dial::Dialler;
 use semel_daemon::engine::{Access, Engine, EngineOptions};
 use semel_daemon::environment::IdentityKind;
@@ -400,6 +400,11 @@ fn unfit(error: &semel_store::OpenError, home: &Home) -> Failure {
 }
 
 fn link_options(mesh: &str, identity: &Identity, config: &Config, broker: Dialler) -> LinkOptions {
+    // All keys are named here and in the functions below, so that one that nobody reads does not
+    // compile.
+    let Config { ipc: _, outbox, inbox: _, disk: _, features } = config;
+    let Outbox { max_age_hours_override, max_bytes: _, window } = outbox;
+    let Features { require, optional } = features;
     LinkOptions {
         broker,
         mesh: mesh.to_owned(),
@@ -407,9 +412,10 @@ fn link_options(mesh: &str, identity: &Identity, config: &Config, broker: Dialle
         keys: Arc::new(KeyPair::from_secret(&identity.keys.pair.secret())),
         instance_id: identity.instance_id,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        require: config.features.require.clone(),
-        window: usize::try_from(config.outbox.window).unwrap_or(LinkOptions::WINDOW),
-        max_age_hours_override: config.outbox.max_age_hours_override,
+        require: require.clone(),
+        optional: optional.clone(),
+        window: usize::try_from(*window).unwrap_or(LinkOptions::WINDOW),
+        max_age_hours_override: *max_age_hours_override,
         answer_timeout: LinkOptions::ANSWER_TIMEOUT,
         expire_interval: LinkOptions::EXPIRE_INTERVAL,
         steady_after: LinkOptions::STEADY_AFTER,
@@ -419,12 +425,16 @@ fn link_options(mesh: &str, identity: &Identity, config: &Config, broker: Dialle
 }
 
 pub(super) fn engine_options(config: &Config) -> EngineOptions {
+    let Config { ipc: _, outbox, inbox, disk, features: _ } = config;
+    let Outbox { max_age_hours_override: _, max_bytes: outbox_bytes_max, window: _ } = outbox;
+    let Inbox { retention_days, max_bytes: inbox_bytes_max } = inbox;
+    let Disk { reserved_bytes } = disk;
     let day = 24 * 60 * 60;
     EngineOptions {
-        outbox_bytes_max: config.outbox.max_bytes,
-        reserved_bytes: config.disk.reserved_bytes,
-        inbox_kept: Duration::from_secs(u64::from(config.inbox.retention_days) * day),
-        inbox_bytes_max: config.inbox.max_bytes,
+        outbox_bytes_max: *outbox_bytes_max,
+        reserved_bytes: *reserved_bytes,
+        inbox_kept: Duration::from_secs(u64::from(*retention_days) * day),
+        inbox_bytes_max: *inbox_bytes_max,
     }
 }
 
@@ -439,11 +449,14 @@ fn own_part(engine: &Arc<Engine>, mesh: &str, pubkey: &str, clock: &Arc<dyn Cloc
 }
 
 fn api_options(config: &Config) -> ApiOptions {
+    // Whether TCP is on is decided before, where it begins to listen.
+    let Ipc { tcp_enabled: _, public_health_check, origin_allowlist, max_inflight, max_streams } =
+        &config.ipc;
     ApiOptions {
-        public_health_check: config.ipc.public_health_check,
-        origin_allowlist: config.ipc.origin_allowlist.clone(),
-        max_inflight: usize::try_from(config.ipc.max_inflight).unwrap_or(usize::MAX),
-        max_streams: usize::try_from(config.ipc.max_streams).unwrap_or(usize::MAX),
+        public_health_check: *public_health_check,
+        origin_allowlist: origin_allowlist.clone(),
+        max_inflight: usize::try_from(*max_inflight).unwrap_or(usize::MAX),
+        max_streams: usize::try_from(*max_streams).unwrap_or(usize::MAX),
         ..room()
     }
 }

@@ -41,6 +41,9 @@ enum Command {
         /// Received at or after this time (RFC 3339)
         #[arg(long)]
         since: Option<String>,
+        /// Only those that mention this host's member
+        #[arg(long)]
+        mentions: bool,
         /// After the message with this id
         #[arg(long)]
         after: Option<u64>,
@@ -89,11 +92,12 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let daemon = arguments.local.daemon().await?;
     let page = |limit: usize| Some(limit.clamp(1, 500).to_string());
     match &arguments.command {
-        Command::List { topic, from, since, after, limit } => {
+        Command::List { topic, from, since, mentions, after, limit } => {
             let query = query(&[
                 ("topic", topic.clone()),
                 ("from", from.clone()),
                 ("since", since.clone()),
+                ("mentions", mentions.then(|| "me".to_owned())),
                 ("after", after.map(|id| id.to_string())),
                 ("limit", page(*limit)),
             ]);

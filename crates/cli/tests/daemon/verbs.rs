@@ -55,6 +55,16 @@ fn topics_queues_and_invites() {
     while arrived() == json!([]) {
         std::thread::yield_now();
     }
+    let mentions =
+        || bob.run_json(&["inbox", "list", "--mentions", "--limit", "1"])["items"].clone();
+    assert_eq!(mentions(), json!([]));
+    alice.run(&["topic", "post", name, "for bob", "--mentions", "@bob"]);
+    while mentions() == json!([]) {
+        std::thread::yield_now();
+    }
+    alice.run(&["topic", "post", name, "for nobody"]);
+    let found = mentions();
+    assert_eq!((&found[0]["body"], found.as_array().unwrap().len()), (&json!("for bob"), 1));
     alice.run(&["queue", "create", "work"]);
     alice.run(&["send", "queue:work", "job 1", "--wait"]);
     let taken = bob.run_json(&["queue", "take", "work"]);

@@ -45,8 +45,6 @@ status! {
         TopicKeys = "topic_keys.json",
         /// Topic state.
         KeyEpoch = "key_epoch.json",
-        /// Event scripts; a folder.
-        Hooks = "hooks",
         /// JSON lines.
         Log = "daemon.log",
     }
@@ -74,7 +72,7 @@ impl HomeFile {
             | Self::TopicKeys
             | Self::KeyEpoch => 0o600,
             Self::HttpPort | Self::Config | Self::Log => 0o644,
-            Self::Hooks | Self::Ephemeral => 0o700,
+            Self::Ephemeral => 0o700,
         }
     }
 

@@ -41,7 +41,6 @@ fn folders_are_for_their_owner_only() {
     assert_eq!((mode(locked.home().folder()), mode(&root.join("daemon"))), (0o700, 0o700));
     // The home itself may be a folder that the user has for other things too.
     assert_eq!(mode(&root), 0o755);
-    assert_eq!(mode(&locked.prepare_hooks().unwrap()), HomeFile::Hooks.mode());
 }
 
 #[test]
@@ -138,7 +137,7 @@ fn every_file_has_its_mode() {
     let root = tempfile::tempdir().unwrap();
     let locked = home(root.path()).lock().unwrap();
     assert_eq!(mode(&locked.home().path(HomeFile::Lock)), 0o600);
-    let is_folder = |file| matches!(file, HomeFile::Hooks | HomeFile::Ephemeral);
+    let is_folder = |file| file == HomeFile::Ephemeral;
     for file in HomeFile::ALL.iter().copied().filter(|file| !is_folder(*file)) {
         locked.write(file, b"x").unwrap();
         let expected = match file.as_str() {

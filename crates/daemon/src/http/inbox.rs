@@ -8,9 +8,10 @@ use semel_api::route::{Call, Reply};
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_core::rfc3339;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Daemon;
+use crate::limits::MENTIONS_LOOKED_MAX;
 use crate::store::aside::{Aside, AsideSource, NewAside};
 use crate::store::inbox::{Filter, Message};
 use crate::store::reader::Read;
@@ -30,12 +31,23 @@ pub(super) async fn list(mut call: Call<Daemon>) -> Result<Reply, Problem> {
         topic: query.text("topic").map(|topic| topic.trim_start_matches('#').to_owned()),
         from: query.text("from"),
     };
+    let mentions = query.text("mentions");
+    let mentioned = mentions.as_ref().map(|who| match who.as_str() {
+        "me" => call.state.member.pubkey.clone(),
+        key => key.to_owned(),
+    });
     let mut page = Page::new(limit, call.api().response_bytes_max());
+    let mut looked = 0;
     'reading: loop {
         let ask = page.ask();
         let messages = inbox.list(filter.clone(), ask).await?;
         let full = i64::try_from(messages.len()).is_ok_and(|found| found == ask);
+        looked += messages.len();
         for message in messages {
+            if mentioned.as_ref().is_some_and(|key| !is_mentioned(&message, key)) {
+                filter.after = message.id;
+                continue;
+            }
             if !page.add(|out| write_message(&message, out)) {
                 break 'reading;
             }
@@ -44,9 +56,14 @@ pub(super) async fn list(mut call: Call<Daemon>) -> Result<Reply, Problem> {
         if !full {
             break;
         }
+        if mentioned.is_some() && looked >= MENTIONS_LOOKED_MAX {
+            page.break_off();
+            break;
+        }
     }
     let next = || {
         Next::new("/v1/inbox", &filter.after.to_string())
+            .with("mentions", mentions.as_deref())
             .with("limit", Some(&limit.to_string()))
             .with("since", filter.since.map(rfc3339::format).as_deref())
             .with("topic", filter.topic.as_deref())
@@ -55,6 +72,13 @@ pub(super) async fn list(mut call: Call<Daemon>) -> Result<Reply, Problem> {
             .address()
     };
     Ok(page.finish(next))
+}
+
+/// Whether somebody is among those whom the sender has named.
+fn is_mentioned(message: &Message, key: &str) -> bool {
+    let meta: Option<Value> = serde_json::from_str(&message.arrived.meta).ok();
+    let named = meta.as_ref().and_then(|meta| meta.get("mentions")?.as_array());
+    named.is_some_and(|named| named.iter().any(|one| one == key))
 }
 
 /// `GET /v1/inbox/search`.

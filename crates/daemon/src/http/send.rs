@@ -282,6 +282,7 @@ fn answer(
         }
         Accepted::Found { accept: Accept::Duplicate, row, .. } => {
             count(SendResult::Duplicate);
+            tracing::debug!(id = %client_message_id, "this was sent before: 200 duplicate");
             Ok(duplicate(&client_message_id, &row))
         }
         Accepted::Found {

@@ -43,6 +43,9 @@ const TOPIC: Field = Field::needed("topic", TO, "the topic's name, with or witho
 const QUEUE: Field = Field::needed("queue", NAME, "the queue's name");
 const BY_NAME: &[Field] = &[Field::new("after", NAME, "the name before the first item"), LIMIT];
 
+/// A body of the largest size as base64, and what surrounds it.
+const SEND_BYTES_MAX: usize = BODY_BYTES_MAX.div_ceil(3) * 4 + 64 * 1024;
+
 const fn json(status: u16, about: &'static str, schema: fn() -> Value) -> Answer {
     Answer::json(status, about, schema)
 }
@@ -80,6 +83,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             CLIENT_MESSAGE_ID,
             MENTIONS_FIELD,
         ],
+        body_bytes_max: Some(SEND_BYTES_MAX),
         answers: SENT,
         problems: SEND_PROBLEMS,
         ..post("/v1/send", "Accepts a message", |call| Box::pin(send::send(call)))
@@ -96,6 +100,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             CLIENT_MESSAGE_ID,
             MENTIONS_FIELD,
         ],
+        body_bytes_max: Some(SEND_BYTES_MAX),
         answers: SENT,
         problems: SEND_PROBLEMS,
         ..post("/v1/topic/post", "Accepts a message to a topic", |call| Box::pin(send::post(call)))
@@ -108,6 +113,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             Field::new("after", COUNT, "after the item with this id"),
             LIMIT,
             Field::new("reader", NAME, "after what this reader has acknowledged"),
+            Field::new("mentions", NAME, "that mention this public key, or me"),
         ],
         answers: &[json(200, "messages in the order of arrival", schema::messages)],
         ..get("/v1/inbox", "Lists what arrived", |call| Box::pin(inbox::list(call)))
@@ -184,6 +190,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             BODY,
             Field::new("even_if_delivered", Kind::Flag, "also if nobody knows what became of it"),
         ],
+        body_bytes_max: Some(SEND_BYTES_MAX),
         answers: &[
             json(202, "a new row waits in its place", schema::requeued),
             json(200, "the broker had it after all: nothing is sent again", schema::delivered),

@@ -129,8 +129,8 @@ async fn negotiate(
 ) -> Result<Negotiated, Ended> {
     let always = REQUIRED.iter().map(|feature| feature.as_str());
     let required: Vec<&str> = always.chain(options.require.iter().map(String::as_str)).collect();
-    let optional = Feature::ALL.iter().map(|feature| feature.as_str());
-    let optional = optional.filter(|bit| !required.contains(bit)).map(str::to_owned).collect();
+    let optional = options.optional.iter().filter(|bit| !required.contains(&bit.as_str()));
+    let optional = optional.cloned().collect();
     let require = required.iter().map(|bit| (*bit).to_owned()).collect();
     let request = FeatureNegotiationRequest { require, optional };
     say(socket, &FromDaemon::FeatureNegotiationRequest(request)).await?;

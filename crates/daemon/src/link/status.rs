@@ -30,6 +30,8 @@ pub struct LinkOptions {
     pub version: String,
     /// Features that must be there besides those that always must.
     pub require: Vec<String>,
+    /// Features that are used where the broker has them.
+    pub optional: Vec<String>,
     /// Sends that may be unanswered.
     pub window: usize,
     /// Rows older than this are not sent, whatever the broker would allow.

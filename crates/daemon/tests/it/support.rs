@@ -327,6 +327,7 @@ impl Host {
             instance_id,
             version: "test".to_owned(),
             require: Vec::new(),
+            optional: semel_daemon::config::Features::default().optional,
             window: LinkOptions::WINDOW,
             max_age_hours_override: None,
             answer_timeout: LinkOptions::ANSWER_TIMEOUT,

@@ -44,13 +44,14 @@ async fn every_endpoint_needs_a_token_over_tcp_and_none_over_the_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_health_can_be_public() {
+async fn only_health_and_metrics_can_be_public() {
     let mut options = options();
     options.public_health_check = true;
     let served = served_with(options, None).await;
     assert_eq!(served.tcp("GET", "/v1/health", &[]).await.status, 200);
     assert_eq!(served.tcp("GET", "/v1/version", &[]).await.status, 401);
-    assert_eq!(served.tcp("GET", "/v1/metrics", &[]).await.status, 401);
+    assert_eq!(served.tcp("GET", "/v1/metrics", &[]).await.status, 200);
+    assert_eq!(served.tcp("GET", "/v1/metrics/", &[]).await.status, 401);
     let evil = [("Host", "evil.example")];
     assert_eq!(served.tcp("GET", "/v1/health", &evil).await.status, 403);
     served.stop().await;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use semel_testkit::http::{PATIENCE, request, say};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
@@ -20,7 +22,15 @@ async fn a_body_has_a_size() {
     };
     let said = served.post_with("/v1/send", &[], fits(1 << 20).as_bytes()).await;
     assert_eq!(said.status, 202, "{said:?}");
-    for bytes in [(1 << 20) + 1, 5 << 20, 20 << 20] {
+    // The largest body of all fits in base64, and no byte more.
+    let of = |bytes: usize| STANDARD.encode(vec![7; bytes]);
+    for (path, name) in [("/v1/send", "to"), ("/v1/topic/post", "topic")] {
+        let said = served.post(path, &json!({name: "#a", "body_base64": of(1 << 20)})).await;
+        assert_eq!(said.status, 202, "{path}: {said:?}");
+        let said = served.post(path, &json!({name: "#a", "body_base64": of((1 << 20) + 1)})).await;
+        assert_eq!(said.problem(), (413, "payload_too_large".to_owned()), "{path}");
+    }
+    for bytes in [5 << 20, 20 << 20] {
         let said = served.post_with("/v1/send", &[], fits(bytes).as_bytes()).await;
         assert_eq!(said.problem(), (413, "payload_too_large".to_owned()), "{bytes}");
     }

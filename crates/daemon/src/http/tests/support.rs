@@ -108,6 +108,7 @@ pub(super) async fn served_in(
         instance_id: InstanceId::new(Uuid::from_u128(1)),
         version: "test".to_owned(),
         require: Vec::new(),
+        optional: crate::config::Features::default().optional,
         window: LinkOptions::WINDOW,
         max_age_hours_override: None,
         answer_timeout: LinkOptions::ANSWER_TIMEOUT,

@@ -33,6 +33,7 @@ fn options() -> LinkOptions {
         instance_id: InstanceId::new(Uuid::from_u128(1)),
         version: "test".to_owned(),
         require: Vec::new(),
+        optional: crate::config::Features::default().optional,
         window: LinkOptions::WINDOW,
         max_age_hours_override: None,
         answer_timeout: LinkOptions::ANSWER_TIMEOUT,
