@@ -4,7 +4,7 @@ use std::io::Read;
 
 use clap::Subcommand;
 use semel_jobs::gear::secrets::{SecretName, Secrets};
-use semel_jobs::limits::SECRET_BYTES_MAX;
+use semel_jobs::limits::{SECRET_BYTES_MAX, SECRET_BYTES_MIN};
 use serde_json::json;
 use zeroize::Zeroizing;
 
@@ -93,6 +93,13 @@ fn value() -> Result<Zeroizing<String>, Failure> {
         return Err(usage(
             "the value on stdin is empty; for example: semel secret set NAME < FILE",
         ));
+    }
+    if value.len() < SECRET_BYTES_MIN {
+        let text = format!(
+            "a secret has at least {SECRET_BYTES_MIN} bytes: a shorter one cannot be told from \
+             words in what gears say"
+        );
+        return Err(usage(&text));
     }
     Ok(value)
 }

@@ -218,6 +218,9 @@ pub const PACKAGE_DEPTH_MAX: usize = 16;
 /// Secrets of a home.
 pub const SECRETS_MAX: usize = 256;
 
+/// Bytes of a secret at the least: a shorter one could not be hidden in what gears say.
+pub const SECRET_BYTES_MIN: usize = 4;
+
 /// Bytes of a secret.
 pub const SECRET_BYTES_MAX: usize = 16 << 10;
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::manage::{Weaker, missing};
 use super::{failed, ports, shim};
 use crate::exit::{Exit, Failure, Form, chain};
-use crate::print;
+use crate::{log, print};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -33,6 +33,9 @@ pub(super) struct Arguments {
     /// Try it although this host cannot enforce all of the sandbox
     #[arg(long)]
     accept_weaker_sandbox: bool,
+    /// Hand it these secrets of the home, if it declares them; without this it gets none
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    with_secrets: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -60,7 +63,7 @@ impl Desk for Shown {
                 format!("{percent} %: {}", plain(message.as_deref().unwrap_or_default()))
             }
         };
-        crate::log::say(&line);
+        log::say(&line);
     }
 
     fn sub_job(&self, asked: SubJob) -> Later<'_, SubJobEnded> {
@@ -78,7 +81,8 @@ pub(super) async fn run(home: &Path, arguments: &Arguments) -> Result<(), Failur
     };
     let missing = missing(weaker).await?;
     let environment = ports::ports(None, &Config::default()).environment;
-    let trial = Trial::new(home, &arguments.folder, shim()?, environment, &missing);
+    let handed = &arguments.with_secrets;
+    let trial = Trial::new(home, &arguments.folder, shim()?, environment, &missing, handed);
     let trial = trial.map_err(|error| failed(chain(&error)))?;
     let document = trial.gear().document();
     let Some(action) = &arguments.action else {
@@ -98,6 +102,16 @@ pub(super) async fn run(home: &Path, arguments: &Arguments) -> Result<(), Failur
             }
         });
     };
+    let declared = &document.permissions.secrets;
+    let kept: Vec<&str> =
+        declared.iter().filter(|name| !handed.contains(name)).map(String::as_str).collect();
+    if !kept.is_empty() {
+        log::say(&format!(
+            "it gets no secrets, because it is not installed; to hand them to it: \
+             --with-secrets {}",
+            declared.join(",")
+        ));
+    }
     let params: Value = serde_json::from_str(&arguments.params)
         .map_err(|error| Failure::new(Exit::Usage, format!("error: --params: {error}")))?;
     let ended = trial.run(action, params, arguments.timeout, Arc::new(Shown(form))).await;

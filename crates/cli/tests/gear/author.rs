@@ -90,4 +90,5 @@ fn secrets_are_set_listed_and_removed() {
     assert_eq!(world.semel(&["secret", "rm", "token"], "").status.code(), Some(3));
     assert_eq!(world.semel(&["secret", "set", "a/b"], "x").status.code(), Some(2));
     assert_eq!(world.semel(&["secret", "set", "empty"], "").status.code(), Some(2));
+    assert_eq!(world.semel(&["secret", "set", "short"], "abc\n").status.code(), Some(2));
 }

@@ -263,13 +263,16 @@ fn environment_and_descriptors() {
     let world = World::with(|manifest| manifest.replace("secrets = []", "secrets = [\"token\"]"));
     world.succeeds(&["secret", "set", "token"], "s3cret-value\n");
     let found = world.result("environment", &json!({}));
-    assert_eq!(found["secret"], "s3cret-value");
+    assert_eq!(found["secret"], "[secret]", "it has it, and cannot hand it on");
     let mut names: Vec<&String> = found["variables"].as_object().unwrap().keys().collect();
     // Python's own; it sets this when the locale is plain.
     names.retain(|name| *name != "LC_CTYPE");
     assert_eq!(names, ["HOME", "LANG", "PATH", "TMPDIR"]);
-    assert!(!found["variables"].to_string().contains("s3cret"));
-    assert!(!found["arguments"].to_string().contains("s3cret"));
+    // Nor is it hidden there.
+    for shown in [&found["variables"], &found["arguments"]] {
+        let shown = shown.to_string();
+        assert!(!shown.contains("s3cret") && !shown.contains("[secret]"), "{shown}");
+    }
     // And the two pipes to the host, out of the way of what the action does with its own.
     assert_eq!(found["descriptors"].as_array().unwrap().len(), 5, "{found}");
     assert_eq!(found["handed over again"], "EBADF");
@@ -290,11 +293,19 @@ fn a_secret_is_not_in_what_is_shown() {
     let world = World::with(|manifest| manifest.replace("secrets = []", "secrets = [\"token\"]"));
     let params = "{}";
     let arguments = ["gear", "test", "hostile", "--json", "--action", "leak", "--params", params];
-    let missing = world.semel(&arguments, "");
-    let missing: Value = serde_json::from_slice(&missing.stdout).unwrap();
-    assert_eq!((&missing["ended"], &missing["code"]), (&json!("failed"), &json!("secret_missing")));
+    let handed = [&arguments[..], &["--with-secrets", "token"]].concat();
+    let missing = |arguments: &[&str]| {
+        let output = world.semel(arguments, "");
+        let missing: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let code = (&missing["ended"], &missing["code"]);
+        assert_eq!(code, (&json!("failed"), &json!("secret_missing")));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    missing(&handed);
     world.succeeds(&["secret", "set", "token"], "s3cret-value");
-    let output = world.semel(&arguments, "");
+    // What is not installed gets none that the operator does not name.
+    assert!(missing(&arguments).contains("--with-secrets token"));
+    let output = world.semel(&handed, "");
     let shown = format!("{output:?}");
     assert!(shown.contains("it is [secret]") && shown.contains("stderr: [secret]"), "{shown}");
     assert!(!shown.contains("s3cret"), "{shown}");

@@ -92,6 +92,8 @@ impl World {
             &params,
             "--timeout",
             timeout,
+            "--with-secrets",
+            "token",
         ]
         .map(str::to_owned)
         .to_vec()

@@ -1,6 +1,7 @@
 //! A gear with a program of its own: started in the sandbox, spoken to by lines, and gone when it
 //! was told to stop (jobs.md §6, §8).
 
+mod hide;
 mod talk;
 mod warm;
 
@@ -40,8 +41,10 @@ pub struct Installed {
     manifest_text: String,
     /// Where its package is.
     root: PathBuf,
-    /// The home of the engine: whose secrets it is given, and whose files it is kept from.
+    /// The home of the engine, whose files it is kept from.
     home: PathBuf,
+    /// The home whose secrets it is given.
+    secrets: PathBuf,
     shim: PathBuf,
     environment: Environment,
     warm: Arc<Warm>,
@@ -78,14 +81,21 @@ impl Installed {
         let text = package::manifest_text(&package::folder(root).join(id).join("package"))?;
         let document = Document::parse(&text)?;
         let warm = Arc::new(Warm::default());
-        let (root, home) = (root.to_owned(), root.to_owned());
-        Ok(Self { document, manifest_text: text, root, home, shim, environment, warm })
+        let (root, home, secrets) = (root.to_owned(), root.to_owned(), root.to_owned());
+        Ok(Self { document, manifest_text: text, root, home, secrets, shim, environment, warm })
     }
 
     /// The same gear for the engine of another home than its package is in.
     #[must_use]
     pub(crate) fn of_home(mut self, home: &Path) -> Self {
         self.home = home.to_owned();
+        self
+    }
+
+    /// The same gear with the secrets of another home.
+    #[must_use]
+    pub(crate) fn with_secrets_of(mut self, home: &Path) -> Self {
+        self.secrets = home.to_owned();
         self
     }
 
@@ -106,6 +116,7 @@ impl Installed {
         let preparing = Preparing {
             root: self.root.clone(),
             home: self.home.clone(),
+            secrets: self.secrets.clone(),
             id: self.document.manifest.id.clone(),
             manifest_text: self.manifest_text.clone(),
             permissions: self.document.permissions.clone(),
@@ -269,7 +280,7 @@ impl Gear for Installed {
 
     fn is_ready(&self) -> bool {
         let names = &self.document.permissions.secrets;
-        names.is_empty() || matches!(Secrets::of(&self.home).select(names), Ok(Ok(_)))
+        names.is_empty() || matches!(Secrets::of(&self.secrets).select(names), Ok(Ok(_)))
     }
 
     fn run<'a>(&'a self, call: Call, desk: Arc<dyn Desk>, stop: Stop) -> Later<'a, Ended> {
@@ -295,6 +306,7 @@ struct Prepared {
 struct Preparing {
     root: PathBuf,
     home: PathBuf,
+    secrets: PathBuf,
     id: String,
     manifest_text: String,
     permissions: Permissions,
@@ -330,7 +342,7 @@ impl Preparing {
 
     fn secrets(&self) -> Result<BTreeMap<String, Zeroizing<String>>, Failure> {
         let user_error = |code, text| Failure::new(FailureClass::UserError, code, text);
-        let known = Secrets::of(&self.home).select(&self.permissions.secrets);
+        let known = Secrets::of(&self.secrets).select(&self.permissions.secrets);
         let known = known.map_err(|error| user_error("secrets_unreadable", error.to_string()))?;
         known.map_err(|name| {
             let text = format!("the secret {name} is not set; to set it: semel secret set {name}");

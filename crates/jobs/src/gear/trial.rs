@@ -22,19 +22,24 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// The package in `source`, with the secrets of the home `root`, which is kept from it as it is
-    /// from every gear.
+    /// The package in `source`, for the home `root`, which is kept from it as it is from every gear.
+    /// It has the secrets that it declares if the operator has named all of them in `handed`; nobody
+    /// has looked at what it does with them.
     pub fn new(
         root: &Path,
         source: &Path,
         shim: PathBuf,
         environment: Environment,
         waived: &[Ability],
+        handed: &[String],
     ) -> Result<Self, PackageError> {
         let home = Scratch::new(&run_folder(root), &std::process::id().to_string())?;
         let (document, _) = package::install(&home.0, root, source, waived)?;
         let id = document.manifest.id;
-        let gear = Installed::open(&home.0, &id, shim, environment)?.of_home(root);
+        let mut gear = Installed::open(&home.0, &id, shim, environment)?.of_home(root);
+        if document.permissions.secrets.iter().all(|name| handed.contains(name)) {
+            gear = gear.with_secrets_of(root);
+        }
         let gear = Arc::new(gear);
         let registry = Registry::default();
         let refused = |why| PackageError::Unfit { path: source.to_owned(), why };

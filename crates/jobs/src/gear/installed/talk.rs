@@ -14,6 +14,7 @@ use super::super::{
     Call, Desk, Ended, Failure, FailureClass, Later, Output, Report, Resolution, Stop, SubJob,
     SubJobEnded, beneath, quota,
 };
+use super::hide::Veil;
 use super::{Worker, bug};
 use crate::limits::{
     GEAR_LINES_MAX, LAST_WORDS_CHARS_MAX, REPORT_BYTES_MAX, STOP_GRACE, STOP_MESSAGE_GRACE,
@@ -73,6 +74,7 @@ impl Worker {
                     match heard {
                         Err(talked) => return talked,
                         Ok(FromGear::CreateSubJob { number, asked }) if sub_job.is_none() => {
+                            let asked = self.veil().value(asked);
                             sub_job = Some((number, desk.sub_job(SubJob { number, asked })));
                         }
                         Ok(message) => {
@@ -131,6 +133,7 @@ impl Worker {
                 None
             }
             FromGear::Result { value, artifact: None } => {
+                let value = self.veil().value(value);
                 Some(Talked::Result { value, artifact: None })
             }
             FromGear::Result { value: Value::Null, artifact } => {
@@ -142,7 +145,10 @@ impl Worker {
                     Some(class) => class,
                 };
                 let message = self.without_secrets(cut(message));
-                let mut failure = Failure::new(class, &cut(code), message);
+                // A name with a hole in it would be no name.
+                let named = !self.veil().is_in(&code);
+                let code = if named { cut(code) } else { "gear_error".to_owned() };
+                let mut failure = Failure::new(class, &code, message);
                 failure.retry_after = retry_after_ms.map(Duration::from_millis);
                 Some(Talked::Error(failure))
             }
@@ -188,7 +194,10 @@ impl Worker {
                 Ok(FromGear::Log { .. } | FromGear::Progress { .. }) if lines < GEAR_LINES_MAX => {}
                 Ok(FromGear::Resolved { state, value, artifact }) => match (state, artifact) {
                     (ResolvedState::NotDone, _) => return Resolution::NotDone,
-                    (ResolvedState::Done, None) => return Resolution::Done(Output::Value(value)),
+                    (ResolvedState::Done, None) => {
+                        let value = self.veil().value(value);
+                        return Resolution::Done(Output::Value(value));
+                    }
                     (ResolvedState::Done, Some(path)) => {
                         let kept = self.artifact(&path, call).await.map(Output::Artifact);
                         return kept.map_or(Resolution::Unknown, Resolution::Done);
@@ -229,8 +238,11 @@ impl Worker {
 
     /// A text in which no secret is to be read (trap 38).
     fn without_secrets(&self, text: String) -> String {
-        let worth_hiding = self.secrets.iter().filter(|secret| secret.len() >= 4);
-        worth_hiding.fold(text, |text, secret| text.replace(secret.as_str(), "[secret]"))
+        self.veil().text(text)
+    }
+
+    fn veil(&self) -> Veil {
+        Veil::over(&self.secrets)
     }
 }
 
