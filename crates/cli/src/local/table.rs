@@ -56,7 +56,7 @@ mod tests {
     fn columns_line_up_and_nothing_moves_the_cursor() {
         let list = json!({"items": [{"name": "a\u{1b}[2J", "n": 1}, {"name": "bb", "n": null}]});
         let shown = plain(&list, &[("NAME", "name"), ("N", "n")], "nothing");
-        assert_eq!(shown, "NAME          N\na\\u{1b}[2J  1\nbb            –\n");
+        assert_eq!(shown, "NAME        N\na\\u{1b}[2J  1\nbb          –\n");
         assert_eq!(plain(&json!({"items": []}), &[], "nothing"), "nothing\n");
     }
 

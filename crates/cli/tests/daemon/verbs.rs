@@ -81,7 +81,7 @@ fn topics_queues_and_invites() {
     assert!(invite.starts_with("semel://join/"), "{invite}");
     // Who is thrown out ends, and is told why.
     let pubkey = one.ready["pubkey"].as_str().unwrap().to_owned();
-    let (code, text) = fails(&["member", "revoke", "@nobody", "--home", &bob.home()]);
+    let (code, text) = fails(&["member", "revoke", "@stranger", "--home", &bob.home()]);
     assert!(code == 3 && text.contains("there is no member"), "{code}: {text}");
     let peers = bob.run_json(&["peers"])["items"].clone();
     let peer = |name: &str| {

@@ -250,7 +250,7 @@ async fn a_gear_that_was_disabled_is_used_by_nobody_from_then_on() {
     let id = engine.run(&[world.step("first", "GET"), world.step("second", "GET")]).await;
     world.arrived("first", 1).await;
     assert_eq!(semel(home.path(), &["gear", "disable", "http"]).0, Some(0));
-    drop(held);
+    held.send(200).unwrap();
     assert_eq!(engine.ended(&id).await["status"], "failed");
     assert_eq!(world.count("second"), 0);
 }

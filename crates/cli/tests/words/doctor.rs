@@ -204,8 +204,8 @@ fn folders_that_are_not_ours_alone_are_refused_and_told() {
         assert!(items.iter().any(told), "{}: {items:?}", path.display());
         assert_eq!(Up::refused(&home), Some(78), "{}", path.display());
     };
-    for name in ["", "daemon", "daemon/local", "broker", "jobs"] {
-        let path = home.join(name);
+    let below = ["daemon", "daemon/local", "broker", "jobs"];
+    for path in std::iter::once(home.clone()).chain(below.map(|name| home.join(name))) {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o770)).unwrap();
         refused(&path, "others can write to");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -217,7 +217,7 @@ fn folders_that_are_not_ours_alone_are_refused_and_told() {
     }
     let aside = folder.path().join("aside");
     let private = ["broker/admin_token", "jobs/authority", "daemon/local/keypair.json"];
-    for name in ["daemon", "daemon/local", "broker", "jobs"].into_iter().chain(private) {
+    for name in below.into_iter().chain(private) {
         let path = home.join(name);
         std::fs::rename(&path, &aside).unwrap();
         std::os::unix::fs::symlink(&aside, &path).unwrap();
