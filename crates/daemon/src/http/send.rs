@@ -11,6 +11,7 @@ use semel_core::code::Code;
 use semel_core::envelope::{Destination, DestinationKind, Priority};
 use semel_core::fingerprint::{BodyHash, Fingerprint};
 use semel_core::id::ClientMessageId;
+use semel_core::limits::BODY_BYTES_MAX;
 use semel_core::outbox::{Accept, Conflict};
 use semel_core::refusal::Refusal;
 use semel_store::StoreError;
@@ -185,14 +186,15 @@ fn with_candidates(refusal: Refusal, candidates: &[Peer]) -> Problem {
 
 /// What the broker would refuse for its size is refused here, once that is known.
 pub(super) fn check_size(daemon: &Daemon, body: &[u8]) -> Result<(), Problem> {
-    let inline_bytes = daemon.link.borrow().inline_bytes();
-    match inline_bytes {
-        Some(max) if body.len() as u64 > max => Err(Problem::new(
-            Code::PayloadTooLarge,
-            format!("the body has {} bytes, the broker takes {max}", body.len()),
-        )),
-        _ => Ok(()),
+    let told = daemon.link.borrow().inline_bytes();
+    // In base64 there is room for more than a body may have.
+    let max = told.unwrap_or(u64::MAX).min(BODY_BYTES_MAX as u64);
+    if body.len() as u64 <= max {
+        return Ok(());
     }
+    let who = if told == Some(max) { "the broker takes" } else { "a body has at the most" };
+    let detail = format!("the body has {} bytes, {who} {max}", body.len());
+    Err(Problem::new(Code::PayloadTooLarge, detail))
 }
 
 /// A meta with its mentions.
