@@ -38,7 +38,7 @@ async fn a_body_has_a_size() {
     let mut chunked = b"POST /v1/send HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
                         Transfer-Encoding: chunked\r\n\r\n"
         .to_vec();
-    for _ in 0..20 {
+    for _ in 0..40 {
         chunked.extend_from_slice(b"10000\r\n");
         chunked.extend_from_slice(&[b'x'; 0x10000]);
         chunked.extend_from_slice(b"\r\n");
