@@ -3,6 +3,7 @@
 
 mod delivery;
 mod directory;
+mod founding;
 mod housekeeping;
 mod postgres;
 mod session;

@@ -133,7 +133,8 @@ fn document((mesh, membership): &Row) -> Value {
         Ok(Some(joined)) => json!({
             "mesh": mesh, "status": "joined",
             "mesh_id": joined.mesh_id.to_string(), "member_id": joined.member_id.to_string(),
-            "name": joined.name, "broker": joined.broker, "joined_at": rfc3339::format(joined.joined_at),
+            "name": joined.name, "broker": joined.broker,
+            "joined_at": rfc3339::format(joined.joined_at),
         }),
         Ok(None) => json!({"mesh": mesh, "status": "not_joined"}),
         Err(error) => json!({"mesh": mesh, "status": "unreadable", "detail": chain(error)}),

@@ -142,9 +142,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stopping = async move { drop(stopping.await) };
     let mut serving = tokio::spawn(door.serve(routes, broker, stopping));
     drop(locked);
-    let config = Config::read(&home).map_err(|error| refused(chain(&error)))?;
-    let has_tcp = arguments.api_listen.is_some() || config.ipc.tcp_enabled != Some(false);
-    let api_listen = has_tcp.then(|| free_or(arguments.api_listen, loopback(7118)));
+    let api_listen = api_listen(&home, arguments.api_listen)?;
     let socket = home.socket_path().map_err(|error| refused(chain(&error)))?;
     let (jobs_store, daemon) = (arguments.store.as_deref(), Some(socket));
     let start = jobs::Start { root: &root, store: jobs_store, daemon, retention };
@@ -301,6 +299,15 @@ fn parts(registrar: Arc<Registrar>, jobs: Option<&RunningJobs>) -> Vec<Part> {
     let mut parts = vec![local::part(registrar)];
     parts.extend(jobs.map(|jobs| part(Arc::clone(&jobs.engine), jobs.loader())));
     parts
+}
+
+/// Where the local API listens besides its socket, unless the configuration says nowhere.
+fn api_listen(home: &Home, asked: Option<SocketAddr>) -> Result<Option<SocketAddr>, Failure> {
+    let config = Config::read(home);
+    let config =
+        config.map_err(|error| Failure::new(Exit::Refused, format!("error: {}", chain(&error))))?;
+    let has_tcp = asked.is_some() || config.ipc.tcp_enabled != Some(false);
+    Ok(has_tcp.then(|| free_or(asked, loopback(7118))))
 }
 
 /// The usual port, unless somebody else has it: then a free one is as good.

@@ -302,8 +302,8 @@ impl OpenError {
         if passes { Self::Unreachable(why) } else { Self::Postgres(why) }
     }
 
-    /// Why a server was not connected to. A password or a name that is wrong stays wrong; nobody who
-    /// answers, or who lacks room for one more, does not.
+    /// Why a server was not connected to. A password or a name that is wrong stays wrong; nobody
+    /// who answers, or who lacks room for one more, does not.
     pub(crate) fn of_connection(error: &tokio_postgres::Error) -> Self {
         let why = chain(error).into();
         let is_of_network = || {

@@ -244,21 +244,6 @@ impl Store {
         }
     }
 
-    /// Makes a mesh that nobody is in yet, with an invite for its owner. `false` when the slug is
-    /// taken.
-    pub async fn mesh_create_invited(
-        &self,
-        mesh_id: MeshId,
-        slug: &str,
-        invite: &NewInvite,
-        now: UnixMs,
-    ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.mesh_create_invited(mesh_id, slug, invite, now).await,
-            Self::Postgres(store) => store.mesh_create_invited(mesh_id, slug, invite, now).await,
-        }
-    }
-
     /// The mesh of that name.
     pub async fn mesh_find(&self, slug: &str) -> Result<Option<Mesh>, StoreError> {
         match self {

@@ -54,7 +54,7 @@ fn a_folder_that_others_can_write_to_or_have_linked_is_refused() {
             chmod(folder, bits);
             let refused = home(&root).lock().unwrap_err();
             assert!(
-                matches!(&refused, HomeError::Open { path, mode } if path == folder && *mode == bits)
+                matches!(&refused, HomeError::Open { path: at, mode } if at == folder && *mode == bits)
             );
             assert!(refused.to_string().contains("chmod go-w"), "{refused}");
         }
@@ -96,7 +96,7 @@ fn a_folder_of_another_user_is_refused() {
         std::os::unix::fs::chown(&folder, Some(12_345), None).unwrap();
         let refused = home(root.path()).lock().unwrap_err();
         assert!(
-            matches!(&refused, HomeError::Foreign { path, owner: 12_345, ours: 0 } if *path == folder)
+            matches!(&refused, HomeError::Foreign { path, owner: 12_345, .. } if *path == folder)
         );
         std::os::unix::fs::chown(&folder, Some(0), None).unwrap();
     }

@@ -69,8 +69,8 @@ pub(crate) async fn a_thousand_conversations_at_once_each_in_order(world: &World
     // Some are submitted while others are ended.
     join_all((0..CONVERSATIONS * 2).map(submit)).await;
     let store = &world.store;
-    // In the order of claims: a job is entered before its end is written, and so before the next one
-    // of its conversation can be claimed, however late this task goes on.
+    // In the order of claims: a job is entered before its end is written, and so before the next
+    // one of its conversation can be claimed, however late this task goes on.
     let claims: Mutex<HashMap<u128, Vec<i64>>> = Mutex::default();
     let worker = async |name: String| {
         for _ in 0..10_000 {

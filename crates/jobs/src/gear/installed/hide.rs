@@ -1,5 +1,5 @@
-//! What a gear says, without the secrets that it was given (trap 38): as they are, in base64, and as
-//! JSON writes them inside a text.
+//! What a gear says, without the secrets that it was given (trap 38): as they are, in base64, and
+//! as JSON writes them inside a text.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
