@@ -53,9 +53,8 @@ fn a_folder_that_others_can_write_to_or_have_linked_is_refused() {
         for bits in [0o770, 0o707, 0o777] {
             chmod(folder, bits);
             let refused = home(&root).lock().unwrap_err();
-            assert!(
-                matches!(&refused, HomeError::Open { path: at, mode } if at == folder && *mode == bits)
-            );
+            let HomeError::Open { path, mode } = &refused else { panic!("{refused}") };
+            assert_eq!((path, *mode), (folder, bits));
             assert!(refused.to_string().contains("chmod go-w"), "{refused}");
         }
         chmod(folder, 0o700);
