@@ -151,6 +151,7 @@ fn usual(home: &Home) -> Kind {
 
 /// The daemon itself says what came of it.
 pub(super) async fn reload(arguments: &Simple) -> Result<(), Failure> {
+    let home = arguments.local.home()?;
     let daemon = arguments.local.daemon().await?;
     let reloaded = daemon.post("/v1/reload", &json!({})).await?;
     daemon.show(&reloaded, |reloaded| {
@@ -162,7 +163,7 @@ pub(super) async fn reload(arguments: &Simple) -> Result<(), Failure> {
                 "the configuration was read again\nthese change at the next start: {}\nto restart \
                  it: {}\n",
                 waiting.join(", "),
-                command("daemon restart", &daemon.home)
+                command("daemon restart", &home)
             ),
         }
     })
