@@ -328,6 +328,9 @@ pub const PROCESSES_AT_ONCE: usize = 64;
 /// How often it is looked how much a running gear has written.
 pub const DISK_LOOK: Duration = Duration::from_secs(1);
 
+/// Files of a folder that are looked at in one of these times: more are looked at less often.
+pub const FILES_A_LOOK: usize = 10_000;
+
 /// Files and folders of a workspace.
 pub const WORKSPACE_FILES_MAX: usize = 200_000;
 

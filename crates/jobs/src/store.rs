@@ -7,6 +7,7 @@
 pub mod postgres;
 pub mod sqlite;
 
+mod asked;
 mod lines;
 mod model;
 
@@ -19,10 +20,11 @@ use semel_core::id::JobId;
 use semel_registrar::store::Attempt as GrantUse;
 use semel_store::StoreError;
 
+pub use asked::{Age, List, Listed, Pattern};
 pub use model::{
-    Advance, Advanced, Age, Answering, Begin, BreakerRow, Claim, Claimed, Claims, Ended, Execution,
-    Job, JobNo, JobState, Kept, Ledger, LedgerEvent, LedgerLine, Line, List, Listed, NewJob,
-    Pattern, Priority, Reach, Source, Started, Submitted, Wrote,
+    Advance, Advanced, Answering, Begin, BreakerRow, Claim, Claimed, Claims, Ended, Execution, Job,
+    JobNo, JobState, Kept, Ledger, LedgerEvent, LedgerLine, Line, NewJob, Priority, Reach, Source,
+    Started, Submitted, Wrote,
 };
 pub use postgres::PostgresStore;
 pub use sqlite::{Calendar, SqliteStore};

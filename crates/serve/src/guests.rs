@@ -2,8 +2,8 @@
 //!
 //! A stream is a *stranger's* until whoever serves it knows who is there: a hello was admitted, a
 //! signature or a token was right. Strangers have places of their own, little time and few bytes,
-//! so that those who say nothing cannot keep out those who are known. Where all their places are taken
-//! the oldest is closed: the next one need not wait for a time limit.
+//! so that those who say nothing cannot keep out those who are known. Where all their places are
+//! taken the oldest is closed: the next one need not wait for a time limit.
 //!
 //! That a stranger is in the list is what decides: whoever takes it out, under the list's lock,
 //! says what becomes of it, and nobody is both known and closed.
@@ -161,9 +161,11 @@ impl Guests {
         address: IpAddr,
         standing: Standing,
     ) -> Guest {
+        // The time of timers, as everything here is about how long somebody stays.
+        let came = sleep(Duration::ZERO).deadline();
         let entry = Entry {
             number: self.next.fetch_add(1, Ordering::Relaxed),
-            came: Instant::now(),
+            came,
             address,
             standing: watch::channel(standing).0,
             left: AtomicUsize::new(self.limits.bytes_max),

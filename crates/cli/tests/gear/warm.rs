@@ -254,7 +254,7 @@ fn a_folder_that_is_exchanged_for_a_link_gives_nothing_away() {
                     assert_eq!(std::fs::read(workspace.join(path)).unwrap(), b"mine");
                 }
                 Ended::Uncertain(failure) => {
-                    assert_eq!(failure.code, "bad_artifact", "{failure:?}")
+                    assert_eq!(failure.code, "bad_artifact", "{failure:?}");
                 }
                 ended @ (Ended::Done(_) | Ended::Failed(_)) => panic!("{ended:?}"),
             }

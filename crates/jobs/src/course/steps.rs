@@ -154,6 +154,18 @@ fn judge(
     }
 }
 
+/// Why a step cannot be begun, whose gear could be used when its plan was made.
+fn unusable(step: &Step, missing: Missing) -> Failure {
+    let (code, message) = match missing {
+        Missing::Disabled => ("gear_disabled", format!("{} is disabled", step.gear)),
+        Missing::Gear | Missing::Action => {
+            let action = action_name(&step.gear, &step.action);
+            ("gear_not_found", format!("{action} is not there any more"))
+        }
+    };
+    Failure::new(FailureClass::UserError, code, message)
+}
+
 /// Why the walk ends here.
 enum Halt {
     Fail(Failure, String),
@@ -206,19 +218,8 @@ impl Group {
         }
         let prepared = match facts.gears.find(&step.gear, &step.action) {
             Ok(prepared) => prepared,
-            Err(missing) => {
-                if self.may_have_happened(step, next, kept) {
-                    return;
-                }
-                let (code, message) = match missing {
-                    Missing::Disabled => ("gear_disabled", format!("{} is disabled", step.gear)),
-                    Missing::Gear | Missing::Action => {
-                        ("gear_not_found", format!("{action} is not there any more"))
-                    }
-                };
-                let failure = Failure::new(FailureClass::UserError, code, message);
-                return self.failed(step, failure, action);
-            }
+            Err(_) if self.may_have_happened(step, next, kept) => return,
+            Err(missing) => return self.failed(step, unusable(step, missing), action),
         };
         if let Err(detail) = prepared.check_params(&params) {
             let failure = Failure::new(FailureClass::UserError, "invalid_params", detail);

@@ -52,10 +52,8 @@ pub(super) async fn keep(
             Failure::new(FailureClass::GearBug, "invalid_artifact", error.to_string())
         })?;
         let (hash, bytes) = copy(&mut source, &folder).map_err(|error| {
-            let code = match error.kind() {
-                io::ErrorKind::FileTooLarge => "artifact_too_large",
-                _ => "artifact_not_kept",
-            };
+            let is_large = error.kind() == io::ErrorKind::FileTooLarge;
+            let code = if is_large { "artifact_too_large" } else { "artifact_not_kept" };
             Failure::new(FailureClass::ResourceLimit, code, error.to_string())
         })?;
         Ok(Artifact { name: path.to_string_lossy().into_owned(), hash, bytes })

@@ -55,10 +55,7 @@ pub(super) fn fly(
         let _room = match room {
             Ok(room) => room,
             Err(text) => {
-                let failure = Failure::new(FailureClass::Transient, "stopped", text);
-                let ended = failed(&to_run, &failure, true);
-                let run = to_run.probe.map(|_| Run::Refused);
-                return Landed { to_run, ended, run };
+                return grounded(to_run, &Failure::new(FailureClass::Transient, "stopped", text));
             }
         };
         let began = inner.parts.clock.monotonic();
@@ -70,9 +67,7 @@ pub(super) fn fly(
         {
             let message = format!("the job has no folder to work in: {error}");
             let failure = Failure::new(FailureClass::ResourceLimit, "no_workspace", message);
-            let ended = failed(&to_run, &failure, true);
-            let run = to_run.probe.map(|_| Run::Refused);
-            return Landed { to_run, ended, run };
+            return grounded(to_run, &failure);
         }
         let running = prepared.gear.run(call, Arc::<StepDesk>::clone(&desk), stop);
         tokio::pin!(running);
@@ -114,6 +109,13 @@ pub(super) fn fly(
         let run = if stopped { to_run.probe.map(|_| Run::Refused) } else { Some(run) };
         Landed { to_run, ended, run }
     }
+}
+
+/// A step that was not begun.
+fn grounded(to_run: ToRun, failure: &Failure) -> Landed {
+    let ended = failed(&to_run, failure, true);
+    let run = to_run.probe.map(|_| Run::Refused);
+    Landed { to_run, ended, run }
 }
 
 /// Where a step has to find room for its process.

@@ -1,16 +1,16 @@
-//! How much a running gear has on disk. The kernel bounds each of its files; how many there are, and
-//! what they come to, is looked at while it runs.
+//! How much a running gear has on disk. The kernel bounds each of its files; how many there are,
+//! and what they come to, is looked at while it runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::beneath::{self, FOLDER};
 use super::{Failure, FailureClass};
-use crate::limits::{DISK_LOOK, WORKSPACE_DEPTH_MAX, WORKSPACE_FILES_MAX};
+use crate::limits::{DISK_LOOK, FILES_A_LOOK, WORKSPACE_DEPTH_MAX, WORKSPACE_FILES_MAX};
 
 /// The unit in which the system counts what a file takes, whatever the disk's blocks are.
 const BLOCK: u64 = 512;
@@ -18,21 +18,36 @@ const BLOCK: u64 = 512;
 /// Waits until a folder has more in it than it may. Never, if it stays within its bounds.
 pub(crate) async fn over(folder: PathBuf, bytes_max: u64) -> Failure {
     loop {
-        let began = Instant::now();
         let place = folder.clone();
-        let looked = tokio::task::spawn_blocking(move || excess(&place, bytes_max)).await;
-        // A folder that cannot be looked at is its gear's affair: what fails there tells of it.
-        if let Ok(Ok(Some(text))) = looked {
-            return Failure::new(FailureClass::ResourceLimit, "disk_limit", text);
-        }
+        let looked = tokio::task::spawn_blocking(move || look(&place, bytes_max)).await;
+        let files = match looked {
+            Ok(Ok(Found::Over(text))) => {
+                return Failure::new(FailureClass::ResourceLimit, "disk_limit", text);
+            }
+            Ok(Ok(Found::Within { files })) => files,
+            // A folder that cannot be looked at is its gear's affair: what fails there tells of it.
+            Ok(Err(_)) | Err(_) => 0,
+        };
         // A large folder takes long to look at, and is looked at the less often.
-        sleep(began.elapsed().saturating_mul(10).max(DISK_LOOK)).await;
+        let looks = u32::try_from(files / FILES_A_LOOK).unwrap_or(u32::MAX).saturating_add(1);
+        sleep(DISK_LOOK.saturating_mul(looks)).await;
     }
 }
 
-/// In what way a folder has more in it than it may. Links are not followed, and as many
-/// descriptors are open as folders are inside each other.
-pub(crate) fn excess(folder: &Path, bytes_max: u64) -> io::Result<Option<String>> {
+/// What is in a folder.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// It is within its bounds.
+    Within {
+        /// Files and folders.
+        files: usize,
+    },
+    /// It is not, and this is how.
+    Over(String),
+}
+
+/// Links are not followed, and as many descriptors are open as folders are inside each other.
+fn look(folder: &Path, bytes_max: u64) -> io::Result<Found> {
     let mut path = vec![Dir::new(beneath::folder(folder)?)?];
     let (mut bytes, mut files) = (0_u64, 0_usize);
     while let Some(inside) = path.last_mut() {
@@ -53,17 +68,17 @@ pub(crate) fn excess(folder: &Path, bytes_max: u64) -> io::Result<Option<String>
         files += 1;
         bytes = bytes.saturating_add(u64::try_from(found.st_blocks).unwrap_or(0) * BLOCK);
         if files > WORKSPACE_FILES_MAX {
-            return Ok(Some(format!("its folder has more than {WORKSPACE_FILES_MAX} files")));
+            return Ok(Found::Over(format!("it has more than {WORKSPACE_FILES_MAX} files")));
         }
         if bytes > bytes_max {
-            return Ok(Some(format!("its files have more than {} MB", bytes_max >> 20)));
+            return Ok(Found::Over(format!("its files have more than {} MB", bytes_max >> 20)));
         }
         if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
             continue;
         }
         if path.len() > WORKSPACE_DEPTH_MAX {
             let text = format!("more than {WORKSPACE_DEPTH_MAX} folders are inside each other");
-            return Ok(Some(text));
+            return Ok(Found::Over(text));
         }
         let flags = FOLDER | OFlags::NOFOLLOW;
         let Some(inside) = path.last() else { break };
@@ -74,7 +89,7 @@ pub(crate) fn excess(folder: &Path, bytes_max: u64) -> io::Result<Option<String>
             Err(errno) => return Err(errno.into()),
         }
     }
-    Ok(None)
+    Ok(Found::Within { files })
 }
 
 #[cfg(test)]
@@ -93,19 +108,19 @@ mod tests {
         symlink(&outside, folder.join("link")).expect("a link");
         symlink(&folder, folder.join("a/round")).expect("a link");
         fs::write(folder.join("a/b/file"), vec![1; 2 << 20]).expect("a file");
-        assert_eq!(excess(&folder, 4 << 20).expect("a look"), None);
-        let over = excess(&folder, 1 << 20).expect("a look").expect("too much");
-        assert_eq!(over, "its files have more than 1 MB");
+        let look = |bytes_max| look(&folder, bytes_max).expect("a look");
+        assert_eq!(look(4 << 20), Found::Within { files: 5 });
+        assert_eq!(look(1 << 20), Found::Over("its files have more than 1 MB".to_owned()));
         // A file without content that is long on paper takes nothing.
         let long = fs::File::create(folder.join("long")).expect("a file");
         long.set_len(1 << 40).expect("a length");
-        assert_eq!(excess(&folder, 4 << 20).expect("a look"), None);
+        assert_eq!(look(4 << 20), Found::Within { files: 6 });
         let mut deep = folder.clone();
         for _ in 0..WORKSPACE_DEPTH_MAX + 1 {
             deep.push("d");
             fs::create_dir(&deep).expect("a folder");
         }
-        let over = excess(&folder, 4 << 20).expect("a look").expect("too deep");
+        let Found::Over(over) = look(4 << 20) else { panic!("it is too deep") };
         assert!(over.contains("inside each other"), "{over}");
     }
 }

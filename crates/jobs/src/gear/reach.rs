@@ -110,8 +110,8 @@ impl Home {
     }
 }
 
-/// Opens a full path by a descriptor that can be judged and handed on, but not read. A link anywhere
-/// on the way is an error.
+/// Opens a full path by a descriptor that can be judged and handed on, but not read. A link
+/// anywhere on the way is an error.
 pub(crate) fn open(path: &Path) -> io::Result<Opened> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let straight = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

@@ -23,7 +23,7 @@ impl Schema {
     /// Refuses what is no schema, and what could take for ever.
     pub(crate) fn read(document: &Value) -> Result<Self, String> {
         let cost = Prices { whole: document, known: HashMap::new() }.of(document, 0)?;
-        // Patterns in time that grows with the text alone, and in bounded memory, whatever they are.
+        // Patterns in time that grows with the text alone, in bounded memory, whatever they are.
         let patterns = PatternOptions::regex();
         let patterns = patterns.size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
         let options = jsonschema::options().with_pattern_options(patterns);
@@ -161,7 +161,8 @@ mod tests {
     #[test]
     fn what_could_take_for_ever_is_refused() {
         let usual = json!({"type": "object", "required": ["a"], "properties": {
-            "a": {"$ref": "#/$defs/name"}, "b": {"type": "array", "items": {"$ref": "#/$defs/name"}}},
+            "a": {"$ref": "#/$defs/name"},
+            "b": {"type": "array", "items": {"$ref": "#/$defs/name"}}},
             "$defs": {"name": {"type": "string", "pattern": "^[a-z]+$"}}});
         let usual = Schema::read(&usual).expect("a schema");
         usual.check(&json!({"a": "x", "b": ["y"]})).expect("it fits");
@@ -170,7 +171,8 @@ mod tests {
         for bad in [
             bomb(30),
             json!({"$ref": "#"}),
-            json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+            json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+                "$ref": "#/$defs/a"}),
             json!({"$ref": "#/nowhere"}),
             json!({"$ref": "http://127.0.0.1/schema"}),
             json!({"$dynamicRef": "#a"}),

@@ -22,9 +22,9 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// The package in `source`, for the home `root`, which is kept from it as it is from every gear.
-    /// It has the secrets that it declares if the operator has named all of them in `handed`; nobody
-    /// has looked at what it does with them.
+    /// The package in `source`, for the home `root`, which is kept from it as it is from every
+    /// gear. It has the secrets that it declares if the operator has named all of them in `handed`;
+    /// nobody has looked at what it does with them.
     pub fn new(
         root: &Path,
         source: &Path,

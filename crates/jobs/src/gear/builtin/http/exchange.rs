@@ -61,7 +61,7 @@ pub(super) async fn follow(
             None => return Ok(Answer { before: sent, ..answer }),
             Some(next) => next
                 .and_then(|next| next.keeps_its_word(keyed, settings))
-                .and_then(|next| next.is_allowed(allowed)),
+                .and_then(|next| next.if_allowed(allowed)),
         };
         // Who sends it on as it is has not done it; who answers with a place to look may have.
         if !request.method.is_safe() && !matches!(status, 307 | 308) {
@@ -76,7 +76,7 @@ pub(super) async fn follow(
 
 impl Request {
     /// A rule on where requests go holds for where they are sent on to (trap 63).
-    fn is_allowed(self, allowed: &Allowed) -> Result<Self, String> {
+    fn if_allowed(self, allowed: &Allowed) -> Result<Self, String> {
         match allowed.has(self.method.as_str(), &self.target.url()) {
             true => Ok(self),
             false => Err(format!("the policy allows no {} to {}", self.method, self.target.host)),
