@@ -4,12 +4,19 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::{repo, test, tidy};
+use crate::{deny, repo, test, tidy};
 
 /// An error carries the name of the step that could not run or did not pass.
 pub(crate) fn run() -> Result<ExitCode> {
     step("fmt");
     repo::succeed(&mut repo::cargo(&["fmt", "--all", "--check"])).context("ci: fmt failed")?;
+
+    step("deny");
+    let code = deny::run().context("ci: deny failed")?;
+    if code != ExitCode::SUCCESS {
+        eprintln!("xtask: ci: deny failed");
+        return Ok(code);
+    }
 
     step("clippy");
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];

@@ -10,6 +10,7 @@ mod bench;
 mod chaos;
 mod ci;
 mod damage;
+mod deny;
 mod generate;
 mod powerloss;
 mod random;
@@ -26,7 +27,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test [-- ARGS]   start private servers, run every test (ARGS go to the test runner)
-  ci               what CI runs: format, clippy, tidy, test
+  ci               what CI runs: format, deny, clippy, tidy, test
   bench [NAME…] [--quick] [--long] [--readme]
                    start private servers, fetch peers, run the benchmarks; show the ratios
   chaos [--minutes N] [--seed S] [--plant NAME] [--storm terminate|cancel]
@@ -43,6 +44,7 @@ usage: cargo xtask <command>
                    wrong without being told
   powerloss [--images N] [--seed S]
                    cut the power anywhere in a recorded workload; look what the disk has left
+  deny             check licences, bans and sources of what is built (deny.toml)
   tidy             check the rules of the repository
   gen [--check]    rewrite what is generated (or only say whether it is current)";
 
@@ -58,6 +60,7 @@ enum Command {
     ChaosJobs { jobs: u64, seed: Option<u64>, trouble: Trouble },
     Damage { trials: u64, seed: Option<u64> },
     Powerloss { images: u64, seed: Option<u64> },
+    Deny,
     Tidy,
     Generate { check: bool },
 }
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::ChaosJobs { jobs, seed, trouble } => chaos::run_jobs(jobs, seed, trouble),
         Command::Damage { trials, seed } => damage::run(trials, seed),
         Command::Powerloss { images, seed } => powerloss::run(images, seed),
+        Command::Deny => deny::run(),
         Command::Tidy => tidy::run(),
         Command::Generate { check } => generate::run(check).map(|()| ExitCode::SUCCESS),
     };
@@ -123,6 +127,7 @@ fn parse(args: &[String]) -> Option<Command> {
             let (images, seed) = amount_and_seed("--images", powerloss::IMAGES, words)?;
             Some(Command::Powerloss { images, seed })
         }
+        ("deny", []) => Some(Command::Deny),
         ("tidy", []) => Some(Command::Tidy),
         ("gen", []) => Some(Command::Generate { check: false }),
         ("gen", ["--check"]) => Some(Command::Generate { check: true }),
