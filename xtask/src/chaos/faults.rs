@@ -63,6 +63,7 @@ enum Kind {
     FillDisk,
     LongStop,
     StepClock,
+    Reload,
 }
 
 /// Processes of one kind.
@@ -118,7 +119,7 @@ struct Frozen {
     until: Instant,
 }
 
-const DECK: [Kind; 16] = [
+const DECK: [Kind; 17] = [
     Kind::Kill(Group::Brokers),
     Kind::Kill(Group::Brokers),
     Kind::Kill(Group::Daemons),
@@ -135,6 +136,7 @@ const DECK: [Kind; 16] = [
     Kind::Tear,
     Kind::HalfClose,
     Kind::Delay,
+    Kind::Reload,
 ];
 
 /// What a deck has besides where the store is a server.
@@ -157,6 +159,7 @@ pub(crate) struct Counts {
     full_disks: u64,
     long_stops: u64,
     clock_steps: u64,
+    reloads: u64,
     pub(crate) ended_by_themselves: Vec<String>,
 }
 
@@ -178,7 +181,7 @@ impl Counts {
             "half_closes": self.half_closes, "delays": self.delays,
             "store_stops": self.store_stops, "limiter_stops": self.limiter_stops,
             "full_disks": self.full_disks, "long_stops": self.long_stops,
-            "clock_steps": self.clock_steps,
+            "clock_steps": self.clock_steps, "reloads": self.reloads,
             "ended_by_themselves": self.ended_by_themselves,
         })
     }
@@ -272,6 +275,7 @@ impl Faults {
             Kind::FillDisk => self.fill_disk(world)?,
             Kind::LongStop => self.freeze(world)?,
             Kind::StepClock => self.step_clock(world)?,
+            Kind::Reload => self.reload(world)?,
         }
         Ok(())
     }
@@ -412,6 +416,16 @@ impl Faults {
         let Some(frozen) = self.frozen.take() else { return Ok(()) };
         frozen.group.of(world)[frozen.index].resume()?;
         self.stood_still.push((frozen.since, now()));
+        Ok(())
+    }
+
+    /// Brokers have another certificate, and everybody is told to read again what can be.
+    fn reload(&mut self, world: &mut World) -> Result<()> {
+        world.renew_certificate()?;
+        for process in everybody(world) {
+            process.hang_up()?;
+        }
+        self.counts.reloads += 1;
         Ok(())
     }
 

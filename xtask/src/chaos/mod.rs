@@ -16,6 +16,7 @@ mod plant;
 mod process;
 mod proxy;
 mod storm;
+mod tls;
 mod witness;
 mod world;
 

@@ -100,6 +100,11 @@ impl Process {
         Ok(kill_process(Pid::from_child(&self.child), Signal::CONT)?)
     }
 
+    /// It reads again what can be read again, unless it has ended.
+    pub(crate) fn hang_up(&self) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::HUP)?)
+    }
+
     /// How it ended, if it did without being told.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)

@@ -1,7 +1,7 @@
 //! The network between daemons and brokers, or between those who have a PostgreSQL and that, which
 //! fails when it is told to: connections are cut, cut in the middle of what they carry, closed in
 //! one direction only, slowed down, or not made at all. Each new connection goes to a server of its
-//! choice.
+//! choice. Daemons and brokers speak TLS with it, so that what brokers say can be heard.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::tls::Ends;
 use super::witness::{Record, Witness};
 use crate::random::Random;
 
@@ -43,6 +43,8 @@ pub(crate) struct Proxy {
 
 struct Shared {
     servers: Vec<SocketAddr>,
+    /// Nothing where plain text passes.
+    tls: Option<Ends>,
     random: Mutex<Random>,
     delay_ms: AtomicU64,
     /// Nobody gets through.
@@ -53,11 +55,16 @@ struct Shared {
 }
 
 impl Proxy {
-    pub(crate) async fn start(servers: Vec<SocketAddr>, random: Random) -> Result<Self> {
+    pub(crate) async fn start(
+        servers: Vec<SocketAddr>,
+        tls: Option<Ends>,
+        random: Random,
+    ) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("no free port")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             servers,
+            tls,
             random: Mutex::new(random),
             delay_ms: AtomicU64::new(0),
             away: AtomicBool::new(false),
@@ -79,7 +86,7 @@ impl Proxy {
     pub(crate) async fn to_store(store: &str, random: Random) -> Result<(Self, String)> {
         let (front, rest) = store.rsplit_once('@').context("the store's address has a user")?;
         let (host, database) = rest.split_once('/').context("the store's address has a name")?;
-        let way = Self::start(vec![host.parse()?], random).await?;
+        let way = Self::start(vec![host.parse()?], None, random).await?;
         let through = format!("{front}@{}/{database}", way.address());
         Ok((way, through))
     }
@@ -139,27 +146,46 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let server = *lock(&shared.random).pick(&shared.servers);
     let Ok(server) = TcpStream::connect(server).await else { return };
     let number = shared.made.fetch_add(1, Ordering::SeqCst);
-    let (fate, told) = watch::channel(Fault::None);
-    let fate_too = fate.clone();
-    lock(&shared.connections).insert(number, fate);
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    let way =
-        |closed_by, witness| Way { closed_by, fate: fate_too.clone(), told: told.clone(), witness };
-    let up = way(Fault::CloseUp, None);
-    let down = way(Fault::CloseDown, Some(Witness::new(shared.record.clone())));
-    let both = async {
-        tokio::join!(
-            up.carry(from_client, to_server, &shared),
-            down.carry(from_server, to_client, &shared)
-        );
-    };
-    let mut cut = told;
+    let (fate, mut told) = watch::channel(Fault::None);
+    lock(&shared.connections).insert(number, fate.clone());
     tokio::select! {
-        () = both => {}
-        _ = cut.wait_for(|fate| *fate == Fault::Cut) => {}
+        () = join(client, server, fate, &shared) => {}
+        _ = told.wait_for(|fate| *fate == Fault::Cut) => {}
     }
     lock(&shared.connections).remove(&number);
+}
+
+/// Carries what both say until both have ended, or a handshake fails.
+async fn join(
+    client: TcpStream,
+    server: TcpStream,
+    fate: watch::Sender<Fault>,
+    shared: &Arc<Shared>,
+) {
+    let Some(tls) = &shared.tls else { return relay(client, server, fate, shared).await };
+    if let Ok((client, server)) = tokio::try_join!(tls.accept(client), tls.connect(server)) {
+        relay(client, server, fate, shared).await;
+    }
+}
+
+async fn relay(
+    client: impl AsyncRead + AsyncWrite,
+    server: impl AsyncRead + AsyncWrite,
+    fate: watch::Sender<Fault>,
+    shared: &Shared,
+) {
+    let (from_client, to_client) = split(client);
+    let (from_server, to_server) = split(server);
+    let way = |closed_by, witness| {
+        let (fate, told) = (fate.clone(), fate.subscribe());
+        Way { closed_by, fate, told, witness }
+    };
+    let up = way(Fault::CloseUp, None);
+    let down = way(Fault::CloseDown, Some(Witness::new(shared.record.clone())));
+    tokio::join!(
+        up.carry(from_client, to_server, shared),
+        down.carry(from_server, to_client, shared)
+    );
 }
 
 /// One direction of a connection.
@@ -172,7 +198,12 @@ struct Way {
 }
 
 impl Way {
-    async fn carry(mut self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
+    async fn carry(
+        mut self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        shared: &Shared,
+    ) {
         let mut piece = vec![0; PIECE_BYTES];
         loop {
             let count = tokio::select! {
@@ -191,7 +222,8 @@ impl Way {
             }
             let torn = *self.told.borrow() == Fault::Tear;
             let count = if torn { count / 2 } else { count };
-            if to.write_all(&piece[..count]).await.is_err() {
+            let written = to.write_all(&piece[..count]).await;
+            if written.is_err() || to.flush().await.is_err() {
                 break;
             }
             if torn {

@@ -19,6 +19,7 @@ use super::jobs::{Engines, Place};
 use super::load::{QUEUE, TOPIC};
 use super::process::{Process, output};
 use super::proxy::{Fault, Proxy};
+use super::tls::Authority;
 use crate::random::Random;
 use crate::servers::{Postgres, Redis, wait_until};
 
@@ -58,6 +59,7 @@ pub(crate) struct World {
     /// Of one daemon; nothing where we may not mount.
     pub(crate) disk: Option<SmallDisk>,
     pub(crate) proxy: Proxy,
+    authority: Authority,
     /// Steps the clocks of all processes; nothing where it cannot be had.
     faketime: Option<PathBuf>,
     /// What goes on beside the run.
@@ -83,7 +85,9 @@ impl World {
             None => (format!("sqlite:{}", folder.join("broker.db").display()), 1),
         };
         let addresses = (0..brokers).map(|_| free_address(random)).collect::<Result<Vec<_>>>()?;
-        let proxy = runtime.block_on(Proxy::start(addresses.clone(), random.fork()))?;
+        let authority = Authority::new(folder)?;
+        let (brokers_at, ends) = (addresses.clone(), Some(authority.ends()?));
+        let proxy = runtime.block_on(Proxy::start(brokers_at, ends, random.fork()))?;
         let (program, folder) = (program.to_owned(), folder.to_owned());
         let (daemons, brokers) = (Vec::new(), Vec::new());
         let disk = SmallDisk::mount(&folder.join(format!("daemon-{ON_SMALL_DISK}")))?;
@@ -101,6 +105,7 @@ impl World {
             redis,
             disk,
             proxy,
+            authority,
             faketime,
             runtime: runtime.handle().clone(),
             store,
@@ -138,7 +143,9 @@ impl World {
             self.ways.push(way);
             store = through;
         }
+        let [cert, key] = self.authority.broker().map(|file| file.display().to_string());
         let mut serve = vec!["broker", "serve", "--json", "--listen", &address, "--store", &store];
+        serve.extend(["--tls-cert", &cert, "--tls-key", &key]);
         if let Some(redis) = &self.redis {
             serve.extend(["--limiter", redis.url(), "--brokers", "2"]);
         }
@@ -149,6 +156,11 @@ impl World {
     fn limit(&self, messages: u32) -> Result<String> {
         let limit = format!("rate_limit={messages}");
         self.operate(&["mesh", "set", MESH, &limit, "rate_window_ms=1000"])
+    }
+
+    /// For brokers that start or read it again from now on.
+    pub(crate) fn renew_certificate(&self) -> Result<()> {
+        self.authority.renew()
     }
 
     /// What waits is nobody's rate any more, but only late: every daemon connects again and sends
@@ -174,10 +186,12 @@ impl World {
     }
 
     fn join(&self, name: &str) -> Result<Process> {
-        let url = format!("http://{}", self.proxy.address());
+        let url = format!("https://{}", self.proxy.address());
+        let ca = self.authority.certificate().display().to_string();
         let invite = self.operate(&["invite", MESH, "--broker-url", &url, "--role", "member"])?;
         let home = self.folder.join(name).display().to_string();
-        output(&self.program, &["mesh", "join", &invite, "--name", name, "--home", &home])?;
+        let join = ["mesh", "join", &invite, "--name", name, "--home", &home, "--broker-ca", &ca];
+        output(&self.program, &join)?;
         let config = format!("[inbox]\nretention_days = {KEPT_DAYS}\n");
         fs::write(Path::new(&home).join("daemon").join(MESH).join("config.toml"), config)?;
         let up = ["daemon", "up", "--persistent", "--json", "--no-tcp", "--home", &home];
