@@ -5,15 +5,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_client::Client;
+use semel_client::{Client, Events};
 use semel_jobs::engine::{Asked, Engine, Refused};
 use semel_jobs::store::{Priority, Source};
 use serde_json::{Value, json};
 
 /// How long a queue's message is ours.
 const LEASE_MS: u64 = 60_000;
-/// Between two looks at a queue that was empty, or a daemon that was not there.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Between two looks at a queue that was empty, or at a daemon that is away.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks at a topic whose messages the daemon tells of.
+const UNTOLD: Duration = Duration::from_secs(5);
 /// Bytes that are kept of a message that is no job: the daemon takes no more in one call.
 const ASIDE_BYTES_MAX: usize = 256 << 10;
 /// Bytes of why it is none.
@@ -23,16 +25,48 @@ const PAGE: u64 = 50;
 
 /// Until the engine stops.
 pub(super) async fn run(engine: Arc<Engine>, client: Client, place: String) {
+    let mut news = News(None);
     loop {
         let went = match place.strip_prefix("queue:") {
             Some(queue) => from_queue(&engine, &client, queue).await,
-            None => from_topic(&engine, &client, place.trim_start_matches('#')).await,
+            None => {
+                // Before the look: what arrives during it is told of.
+                news.listen(&client).await;
+                from_topic(&engine, &client, place.trim_start_matches('#')).await
+            }
         };
         if let Err(error) = &went {
             tracing::warn!(place, error, "no jobs could be taken from the mesh");
         }
         if !matches!(went, Ok(1..)) {
-            tokio::time::sleep(PAUSE).await;
+            news.wait().await;
+        }
+    }
+}
+
+/// The daemon's word that a message has arrived; nothing while it does not give it.
+struct News(Option<Events>);
+
+impl News {
+    async fn listen(&mut self, client: &Client) {
+        if self.0.is_none() {
+            self.0 = client.events(None, &["message"]).await.ok();
+        }
+    }
+
+    async fn wait(&mut self) {
+        let Some(events) = &mut self.0 else { return tokio::time::sleep(PAUSE).await };
+        match tokio::time::timeout(UNTOLD, events.next()).await {
+            // One look finds all messages of which the daemon has told by then.
+            Ok(Ok(Some(_))) => {
+                let at_once = Duration::ZERO;
+                while let Ok(Ok(Some(_))) = tokio::time::timeout(at_once, events.next()).await {}
+            }
+            Ok(Ok(None) | Err(_)) => {
+                self.0 = None;
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(_) => {}
         }
     }
 }
