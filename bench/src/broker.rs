@@ -152,7 +152,7 @@ pub(crate) struct Sender {
     pub(crate) recipient: MemberId,
     session: Session,
     to: Destination,
-    mint: Arc<IdMint>,
+    pub(crate) mint: Arc<IdMint>,
     pub(crate) clock: Arc<dyn Clock>,
     next: AtomicU64,
     load: Load,
@@ -251,10 +251,14 @@ pub(crate) async fn prepare(store: Store, load: Load) -> Result<Sender> {
 impl Sender {
     pub(crate) async fn send(&self, n: u64) -> Result<()> {
         let n = if self.load == Load::Retries { n % 64 } else { n };
-        let envelope = Envelope::new(self.to.clone(), vec![0x5a; 256])?;
+        self.send_to(&self.to, &format!("deploy-{n:019}")).await
+    }
+
+    pub(crate) async fn send_to(&self, to: &Destination, id: &str) -> Result<()> {
+        let envelope = Envelope::new(to.clone(), vec![0x5a; 256])?;
         let item = AcceptItem {
             session: self.session,
-            client_message_id: ClientMessageId::parse(&format!("deploy-{n:019}"))?,
+            client_message_id: ClientMessageId::parse(id)?,
             fingerprint: Fingerprint::of(&envelope),
             envelope,
             body_commitment: None,

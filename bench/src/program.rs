@@ -1,4 +1,7 @@
-//! The program as people run it: how big it is, how soon it is ready, how much memory it takes.
+//! The program as people run it: how big it is, how soon it is ready, how much memory it takes, and
+//! what it does when there is nothing to do.
+
+mod idle;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -28,7 +31,7 @@ const MB_30: &str = "30 MB";
 const MB_80: &str = "80 MB";
 const SECOND: &str = "1 s";
 
-const BARS: &[Bar] = &[
+const BARS: [Bar; 4] = [
     Bar::at_most(SIZE, 1.0, MB_40),
     Bar::at_most(READY, 1.0, SECOND),
     Bar::at_most(RESIDENT_IDLE, 1.0, MB_30),
@@ -54,8 +57,9 @@ pub(crate) fn run() -> Result<()> {
         rounds.value(READY, Unit::Ms, start.elapsed().as_secs_f64() * 1000.0);
         drop(up);
     }
+    idle::run(&semel, &home, folder.path(), &mut rounds)?;
     memory(&semel, folder.path(), &mut rounds)?;
-    publish("program", &machine, &rounds, BARS)
+    publish("program", &machine, &rounds, &[&BARS[..], &idle::BARS].concat())
 }
 
 /// The product, built beside us.

@@ -151,6 +151,7 @@ pub(crate) enum Want {
 }
 
 /// One bar of quality.md: ours against what it is measured by.
+#[derive(Clone)]
 pub(crate) struct Bar {
     pub(crate) ours: &'static str,
     pub(crate) reference: &'static str,

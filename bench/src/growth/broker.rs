@@ -1,10 +1,14 @@
 //! The broker's store: sends are accepted, delivered and acknowledged, and stay in history.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use semel_broker::store::Arrived;
+use anyhow::{Result, bail, ensure};
+use semel_broker::store::{Arrived, Take, Taken};
+use semel_core::clock::Reading;
+use semel_core::envelope::{Destination, DestinationKind};
 
 use super::{Disk, Labels, Subject, at_each_size};
 use crate::broker::{Load, Sender, postgres_at, prepare, sqlite};
@@ -17,6 +21,13 @@ const MEASURED: usize = 20_000;
 const PAGE: i64 = 256;
 /// Pages of history that are read at each size: half from its beginning, half from its end.
 const PAGES: usize = 100;
+/// Of the sends that are stored, one in so many is work that waits in a queue.
+const WORK_ONE_IN: usize = 10;
+/// Work that is taken at each size.
+const TAKEN: usize = 2_000;
+/// As much as a taker asks for at once.
+const TAKEN_AT_ONCE: i64 = 50;
+const QUEUE: &str = "work";
 
 const SQLITE: Labels = Labels {
     operations: &[
@@ -24,6 +35,7 @@ const SQLITE: Labels = Labels {
         at_each_size!("delivery and acknowledgement on SQLite"),
         at_each_size!("message of a page of history on SQLite"),
         at_each_size!("message of a check on SQLite"),
+        at_each_size!("work taken and acknowledged on SQLite"),
     ],
     bytes: at_each_size!("a message on disk, SQLite"),
 };
@@ -33,6 +45,7 @@ const POSTGRES: Labels = Labels {
         at_each_size!("delivery and acknowledgement on PostgreSQL"),
         at_each_size!("message of a page of history on PostgreSQL"),
         at_each_size!("message of a check on PostgreSQL"),
+        at_each_size!("work taken and acknowledged on PostgreSQL"),
     ],
     bytes: at_each_size!("a message on disk, PostgreSQL"),
 };
@@ -41,6 +54,7 @@ pub(super) struct Messages {
     sender: Arc<Sender>,
     stored: usize,
     delivered_to: i64,
+    queued: usize,
 }
 
 /// With nothing stored yet.
@@ -56,7 +70,9 @@ pub(super) async fn begin(place: &Disk) -> Result<(&'static Labels, Disk, Messag
         }
     };
     let sender = Arc::new(prepare(store, Load::Direct).await?);
-    Ok((labels, disk, Messages { sender, stored: 0, delivered_to: 0 }))
+    let (mesh, id) = (sender.mesh.mesh_id, sender.mint.uuid());
+    sender.store.queue_create(mesh, QUEUE, id, sender.clock.wall()).await?;
+    Ok((labels, disk, Messages { sender, stored: 0, delivered_to: 0, queued: 0 }))
 }
 
 impl Subject for Messages {
@@ -66,7 +82,7 @@ impl Subject for Messages {
             self.accept((to - self.stored).min(MEASURED)).await?;
             self.deliver().await?;
         }
-        Ok(())
+        self.queue(to / WORK_ONE_IN).await
     }
 
     async fn operate(&mut self, number: usize) -> Result<usize> {
@@ -78,32 +94,56 @@ impl Subject for Messages {
             }
             1 => self.deliver().await,
             2 => self.history().await,
-            _ => self.check().await,
+            3 => self.check().await,
+            _ => self.take().await,
         }
     }
 }
 
 impl Messages {
     async fn accept(&mut self, count: usize) -> Result<()> {
-        let (next, end) = (Arc::new(AtomicUsize::new(self.stored)), self.stored + count);
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..CALLERS {
-            let (sender, next) = (Arc::clone(&self.sender), Arc::clone(&next));
-            tasks.spawn(async move {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= end {
-                        return anyhow::Ok(());
-                    }
-                    sender.send(number as u64).await?;
-                }
-            });
-        }
-        while let Some(done) = tasks.join_next().await {
-            done??;
-        }
+        let (begin, end) = (self.stored, self.stored + count);
+        crowd(&self.sender, begin..end, |sender, number| async move {
+            sender.send(number as u64).await
+        })
+        .await?;
         self.stored = end;
         Ok(())
+    }
+
+    /// Work that nobody takes before it is measured.
+    async fn queue(&mut self, to: usize) -> Result<()> {
+        let queue = Destination::new(DestinationKind::Queue, QUEUE)?;
+        crowd(&self.sender, self.queued..to.max(self.queued), move |sender, number| {
+            let queue = queue.clone();
+            async move { sender.send_to(&queue, &format!("work-{number:019}")).await }
+        })
+        .await?;
+        self.queued = to.max(self.queued);
+        Ok(())
+    }
+
+    async fn take(&self) -> Result<usize> {
+        let (store, mesh_id) = (&self.sender.store, self.sender.mesh.mesh_id);
+        let (count, mut done) = (plan::amount(TAKEN), 0);
+        while done < count {
+            let take = Take {
+                taker: self.sender.recipient,
+                at: Reading::of(&*self.sender.clock),
+                lease: Duration::from_secs(60),
+                max: TAKEN_AT_ONCE,
+                bytes_max: usize::MAX,
+            };
+            let Taken::Leased { taken, .. } = store.queue_take(mesh_id, QUEUE, take).await? else {
+                bail!("there is no queue");
+            };
+            ensure!(!taken.is_empty(), "the queue is empty");
+            let seqs: Vec<i64> = taken.iter().map(|work| work.seq).collect();
+            let acked = store.queue_ack(mesh_id, QUEUE, self.sender.recipient, &seqs).await?;
+            ensure!(acked.len() == seqs.len(), "work was taken and not acknowledged");
+            done += seqs.len();
+        }
+        Ok(done)
     }
 
     /// Everything that waits, in pages as a connection takes it.
@@ -146,4 +186,33 @@ impl Messages {
         ensure!(report.findings().iter().all(|(_, found)| *found == 0), "{report:?}");
         Ok(self.stored)
     }
+}
+
+/// As many callers at once as there are, until all numbers are done.
+async fn crowd<F>(
+    sender: &Arc<Sender>,
+    numbers: Range<usize>,
+    each: impl Fn(Arc<Sender>, usize) -> F + Clone + Send + 'static,
+) -> Result<()>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    let next = Arc::new(AtomicUsize::new(numbers.start));
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..CALLERS {
+        let (sender, next, each) = (Arc::clone(sender), Arc::clone(&next), each.clone());
+        tasks.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= numbers.end {
+                    return anyhow::Ok(());
+                }
+                each(Arc::clone(&sender), number).await?;
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
 }
