@@ -4,6 +4,7 @@
 //! Paths are relative to the repository and written with `/`.
 
 mod edges;
+mod growth;
 mod habits;
 mod migrations;
 mod places;
@@ -73,6 +74,7 @@ fn check(files: &[SourceFile]) -> Vec<Violation> {
     }
     edges::check(files, &mut found);
     migrations::check(files, &mut found);
+    growth::check(files, &mut found);
     found.sort();
     found.dedup();
     found
