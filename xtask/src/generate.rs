@@ -22,7 +22,8 @@ const GENERATED: &[(&str, Generator)] = &[
     ("conformance/fingerprint.json", vectors::generate),
     ("docs/errors/README.md", error_table::generate),
     (bench::PICTURE, bench::generate_picture),
-    ("README.md", bench::generate_readme),
+    (bench::PAGE, bench::generate_page),
+    (bench::README, bench::generate_readme),
 ];
 
 /// With `check` nothing is written and stale output is an error.

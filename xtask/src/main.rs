@@ -28,7 +28,7 @@ usage: cargo xtask <command>
 
   test [-- ARGS]   start private servers, run every test (ARGS go to the test runner)
   ci               what CI runs: format, deny, clippy, tidy, test
-  bench [NAME…] [--quick] [--long] [--readme]
+  bench [NAME…] [--quick] [--long]
                    start private servers, fetch peers, run the benchmarks; show the ratios
   chaos [--minutes N] [--seed S] [--plant NAME] [--storm terminate|cancel]
                    kill, stop and cut off real processes under load; check what they promise;

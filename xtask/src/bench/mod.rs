@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: the benchmarks, with the same private servers as the tests and with peers
-//! that are fetched where they are missing; then one table, a picture and the README's section.
+//! that are fetched where they are missing; then the page of all figures, a picture and the README's section.
 
 mod page;
 mod peers;
@@ -18,15 +18,17 @@ use results::Results;
 
 /// Where the picture is, relative to the root.
 pub(crate) const PICTURE: &str = "docs/bench.svg";
+/// Where all figures are.
+pub(crate) const PAGE: &str = "docs/performance.md";
+/// Where some are.
+pub(crate) const README: &str = "README.md";
 
 const QUICK: &str = "--quick";
-const README: &str = "--readme";
 
 /// Without names everything is measured. `--quick` measures for a moment only and keeps nothing,
-/// `--long` also what takes many minutes, `--readme` writes the README's section, too.
+/// `--long` also what takes many minutes.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let is_quick = args.iter().any(|arg| arg == QUICK);
-    let for_readme = args.iter().any(|arg| arg == README);
     let names: Vec<&str> =
         args.iter().map(String::as_str).filter(|arg| !arg.starts_with("--")).collect();
     let found = peers::find(&names)?;
@@ -38,15 +40,15 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let target = target.unwrap_or_else(|| repo::root().join("target"));
     let mut command = Command::new(target.join("release").join("semel-bench"));
     command.current_dir(repo::root());
-    command.args(args.iter().filter(|arg| *arg != README));
+    command.args(args);
     command.envs(servers.environment()).env("SEMEL_BENCH_PEERS", found);
     repo::succeed(&mut command)?;
     drop(servers);
-    show(is_quick, for_readme)?;
+    show(is_quick)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(is_quick: bool, for_readme: bool) -> Result<()> {
+fn show(is_quick: bool) -> Result<()> {
     let folder = if is_quick { quick_folder() } else { results_folder() };
     let results = Results::read(&folder)?;
     println!("{}", page::text(&results));
@@ -57,8 +59,9 @@ fn show(is_quick: bool, for_readme: bool) -> Result<()> {
     };
     fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     println!("the picture: {}", file.display());
-    if for_readme && !is_quick {
-        fs::write(repo::root().join("README.md"), generate_readme()?)?;
+    if !is_quick {
+        fs::write(repo::root().join(PAGE), generate_page()?)?;
+        fs::write(repo::root().join(README), generate_readme()?)?;
     }
     Ok(())
 }
@@ -77,8 +80,14 @@ pub(crate) fn generate_picture() -> Result<String> {
     Ok(picture::draw(&Results::read(&results_folder())?))
 }
 
+/// The page of all figures as the results that are kept have it.
+pub(crate) fn generate_page() -> Result<String> {
+    let page = fs::read_to_string(repo::root().join(PAGE))?;
+    page::into_page(&page, &Results::read(&results_folder())?)
+}
+
 /// The README with its section as the results that are kept have it.
 pub(crate) fn generate_readme() -> Result<String> {
-    let readme = fs::read_to_string(repo::root().join("README.md"))?;
+    let readme = fs::read_to_string(repo::root().join(README))?;
     page::into_readme(&readme, &Results::read(&results_folder())?)
 }

@@ -1,4 +1,5 @@
-//! The table of all bars: for the terminal, and for the README between its two marks.
+//! The bars: all of them for the terminal and for `docs/performance.md`, some for the README,
+//! each between two marks.
 
 use std::fmt::Write as _;
 
@@ -11,25 +12,57 @@ use super::results::{Bar, Figure, Results, Side, Want};
 const BEGIN: &str = "<!-- bench -->";
 const END: &str = "<!-- /bench -->";
 
-/// The README with what is between the marks replaced.
+/// What a reader of the README wants to know first: ours, and what it is measured by.
+const FIRST: [(&str, &str); 5] = [
+    (
+        "POST /v1/send, broker away, 64 connections",
+        "Redis, AOF always, dedupe script, 64 connections",
+    ),
+    ("POST /v1/send, broker away, 64 connections", "NATS JetStream, sync always, 64 in flight"),
+    (
+        "accepts on PostgreSQL, 64 in flight",
+        "bare PostgreSQL, dedupe + message per commit, 64 at once",
+    ),
+    ("jobs on SQLite, 1 step, 64 in flight", "Restate, 1 step, 64 in flight"),
+    ("jobs on PostgreSQL, 3 steps, 64 in flight", "DBOS on PostgreSQL, 3 steps, 64 in flight"),
+];
+
+/// The page with all bars between its marks.
+pub(super) fn into_page(page: &str, results: &Results) -> Result<String> {
+    between_marks(page, &section(results))
+}
+
+/// The README with some of them.
 pub(super) fn into_readme(readme: &str, results: &Results) -> Result<String> {
-    let (before, rest) = readme.split_once(BEGIN).context("README.md has no <!-- bench -->")?;
-    let (_, after) = rest.split_once(END).context("README.md has no <!-- /bench -->")?;
-    Ok(format!("{before}{BEGIN}\n{}{END}{after}", section(results)))
+    between_marks(readme, &first(results))
+}
+
+fn between_marks(text: &str, section: &str) -> Result<String> {
+    let (before, rest) = text.split_once(BEGIN).context("there is no <!-- bench -->")?;
+    let (_, after) = rest.split_once(END).context("there is no <!-- /bench -->")?;
+    Ok(format!("{before}{BEGIN}\n{section}{END}{after}"))
+}
+
+fn first(results: &Results) -> String {
+    let mut text = format!("![ours, the limit and the peers, per second]({PICTURE})\n\n");
+    for (ours, reference) in FIRST {
+        let is_meant = |bar: &&Bar| bar.ours.name == ours && bar.reference.name == reference;
+        let Some(bar) = results.bars.iter().find(is_meant) else { continue };
+        let [a, b] = [&bar.ours, &bar.reference].map(figure);
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "- {ours}: **{a}**. {reference}: {b}.");
+    }
+    text
 }
 
 fn section(results: &Results) -> String {
-    let mut text = format!(
-        "{}\n\n![ours, the limit and the peers, per second]({PICTURE})\n\n",
-        machine(results)
-    );
+    let mut text = machine(results) + "\n\n";
     text.push_str("| what | | against | | ratio | bar | |\n|---|---:|---|---:|---:|---|---|\n");
     for bar in &results.bars {
         let [ours, reference] = [&bar.ours, &bar.reference].map(figure);
         let (ratio, want) = (ratio(bar), want(bar));
         let row = [&bar.ours.name, &ours, &bar.reference.name, &reference, &ratio, &want];
         let cells = row.map(|cell| cell.replace('|', "\\|")).join(" | ");
-        // Writing into a string cannot fail.
         let _ = writeln!(text, "| {cells} | {} |", bar.verdict());
     }
     if !results.missing.is_empty() {
@@ -137,15 +170,17 @@ mod tests {
 
     #[test]
     fn only_what_is_between_the_marks_changes() {
-        let readme = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        let written = into_readme(&readme, &some()).unwrap();
+        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let written = into_page(&page, &some()).unwrap();
         assert!(written.starts_with("before\n") && written.ends_with("\nafter\n"));
         assert!(!written.contains("old"));
         assert!(
             written.contains("| 30,000/s | limit & more | 60,000/s | 0.50 | ≥ 0.6 | **missed**")
         );
         assert!(written.contains("- peer peer not available: no network"));
-        assert_eq!(into_readme(&written, &some()).unwrap(), written);
-        assert!(into_readme("no marks", &some()).is_err());
+        assert_eq!(into_page(&written, &some()).unwrap(), written);
+        assert!(into_page("no marks", &some()).is_err());
+        let readme = into_readme(&page, &some()).unwrap();
+        assert!(readme.contains(PICTURE) && !readme.contains("limit & more"));
     }
 }
