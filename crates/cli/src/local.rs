@@ -13,7 +13,7 @@ pub(crate) mod topic;
 
 use std::path::PathBuf;
 
-use semel_client::{Answer, Client, ClientError};
+use semel_client::{Answer, Client, ClientError, Events};
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_core::shown::shown as plain;
@@ -169,6 +169,27 @@ impl Daemon {
         Err(Failure::new(exit, text))
     }
 
+    /// A stream, or nothing where the next try may have one: the daemon is away, or busy. One that
+    /// would be refused for ever ends the command.
+    pub(crate) fn opened(
+        &self,
+        stream: Result<Events, ClientError>,
+    ) -> Result<Option<Events>, Failure> {
+        match stream {
+            Ok(events) => Ok(Some(events)),
+            Err(ClientError::Refused(answer)) if answer.is_final() => {
+                self.checked(answer).map(|_| None)
+            }
+            Err(error @ ClientError::Invalid(_)) => Err(no_daemon(&error, &self.start)),
+            Err(
+                ClientError::NoDaemon { .. }
+                | ClientError::TimedOut
+                | ClientError::Broken(_)
+                | ClientError::Refused(_),
+            ) => Ok(None),
+        }
+    }
+
     /// Prints a document: as it is, or as the lines that `shown` makes of it.
     pub(crate) fn show(
         &self,
@@ -207,6 +228,7 @@ pub(crate) fn no_daemon(error: &ClientError, start: &str) -> Failure {
         }
         ClientError::TimedOut | ClientError::Broken(_) => format!("error: {why}"),
         ClientError::Invalid(_) => return Failure::new(Exit::Usage, format!("error: {why}")),
+        ClientError::Refused(_) => return Failure::new(Exit::Failed, format!("error: {why}")),
     };
     Failure::new(Exit::Unavailable, text)
 }
@@ -220,7 +242,9 @@ fn unsure(error: &ClientError, start: &str, again: &str) -> Failure {
             let text = format!("error: {why}\nnobody can tell whether it was done\n{again}");
             Failure::new(Exit::Unknown, text)
         }
-        ClientError::NoDaemon { .. } | ClientError::Invalid(_) => no_daemon(error, start),
+        ClientError::NoDaemon { .. } | ClientError::Invalid(_) | ClientError::Refused(_) => {
+            no_daemon(error, start)
+        }
     }
 }
 

@@ -63,6 +63,9 @@ pub enum ClientError {
     /// The request cannot be said in HTTP.
     #[error("{0}")]
     Invalid(String),
+    /// A stream was asked for, and the answer was another one.
+    #[error("the daemon answered {}: {}", .0.status, .0.detail())]
+    Refused(Answer),
 }
 
 /// A daemon's answer.
@@ -78,6 +81,11 @@ impl Answer {
     /// `2xx`.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
+    }
+
+    /// The same request will be refused again, whenever it is sent.
+    pub fn is_final(&self) -> bool {
+        (400..500).contains(&self.status) && ![408, 425, 429].contains(&self.status)
     }
 
     /// The stable code of a problem.
@@ -146,11 +154,11 @@ impl Client {
     pub async fn stream(&self, path_and_query: &str) -> Result<Events, ClientError> {
         let request = self.request(Method::GET, path_and_query, None, None)?;
         let (response, driving) = self.send(request).await?;
-        if !response.status().is_success() {
-            let status = response.status();
-            return Err(ClientError::Broken(format!("the daemon answered {status}")));
+        if response.status().is_success() {
+            return Ok(Events::new(response.into_body(), driving));
         }
-        Ok(Events::new(response.into_body(), driving))
+        let refused = tokio::time::timeout(ANSWER_TIMEOUT, answer(response, driving)).await;
+        Err(ClientError::Refused(refused.map_err(|_| ClientError::TimedOut)??))
     }
 
     /// A file under some path, or why it is not given.

@@ -52,7 +52,9 @@ impl MeshPort for DaemonPort {
                     ClientError::NoDaemon { .. } => (FailureClass::Transient, "no_daemon"),
                     ClientError::TimedOut => (FailureClass::Transient, "timed_out"),
                     ClientError::Broken(_) => (FailureClass::Transient, "connection_cut"),
-                    ClientError::Invalid(_) => (FailureClass::UserError, "invalid_request"),
+                    ClientError::Invalid(_) | ClientError::Refused(_) => {
+                        (FailureClass::UserError, "invalid_request")
+                    }
                 };
                 Failure::new(class, code, error.to_string())
             })?;

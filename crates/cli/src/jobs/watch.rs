@@ -22,7 +22,7 @@ pub(super) async fn follow(daemon: &Daemon, id: &str) -> Result<(), Failure> {
     let mut after = 0;
     loop {
         let stream = daemon.client.stream(&format!("{path}/events?after={after}")).await;
-        if let Ok(mut events) = stream {
+        if let Some(mut events) = daemon.opened(stream)? {
             while let Ok(Some(event)) = events.next().await {
                 after = event.id;
                 let document = json!({"id": event.id, "event": event.kind, "data": event.data});

@@ -44,7 +44,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     .await
 }
 
-/// Follows the stream for ever; a daemon that was there once is waited for.
+/// Follows the stream for ever; a daemon that was there once is waited for. What it refuses for
+/// good ends the command.
 pub(super) async fn follow(
     daemon: &Daemon,
     mut after: Option<u64>,
@@ -52,7 +53,8 @@ pub(super) async fn follow(
     each: impl Fn(&Event) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     loop {
-        if let Ok(mut events) = daemon.client.events(after, kinds).await {
+        let stream = daemon.client.events(after, kinds).await;
+        if let Some(mut events) = daemon.opened(stream)? {
             while let Ok(Some(event)) = events.next().await {
                 each(&event)?;
             }

@@ -130,3 +130,37 @@ fn what_a_registrar_does_not_answer_is_not_known() {
     let busy = Fake::at_port(problem(503, "store_unavailable"));
     assert_eq!(ask(&hold, &busy.url()).status.code(), Some(5), "it was not done");
 }
+
+#[test]
+fn a_stream_that_is_refused_for_good_ends_the_command_and_a_busy_one_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = joined(folder.path());
+    let problem = |status: u16, code: &str| {
+        let detail = format!("said with {status}");
+        answer(status, &json!({"code": code, "detail": detail, "status": status}))
+    };
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    let _daemon = Fake::at_socket(&home.socket_path().unwrap(), move |asked| {
+        if asked.path == "/v1/version" {
+            return Some(answer(200, &json!({"mesh": "work"})));
+        }
+        // Busy, away, and in the end a word that stays the same however often it is asked.
+        let tried = tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Some(match (tried % 4, asked.path.contains("kinds=message")) {
+            (0, _) => problem(429, "rate_limited"),
+            (1, _) => problem(503, "store_unavailable"),
+            (2, _) => "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned(),
+            (_, true) => problem(404, "not_found"),
+            (_, false) => problem(400, "invalid_field"),
+        })
+    });
+    let refused = semel(folder.path(), &["events", "--kinds", "nonsense"]);
+    let said = says(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("invalid_field") && said.contains("said with 400"), "{said}");
+    let watched = semel(folder.path(), &["inbox", "watch", "--json"]);
+    let said = says(&watched);
+    assert_eq!(watched.status.code(), Some(3), "{said}");
+    let document: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
+    assert_eq!(document["code"], "not_found", "{said}");
+}
