@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use semel_daemon::config::Config;
-use semel_daemon::home::{Home, HomeError, HomeFile, check_own};
+use semel_daemon::home::{Home, HomeError, HomeFile, Presence, check_own};
 use semel_daemon::identity::Identity;
 use semel_jobs::gear::load::Loader;
 use semel_jobs::gear::registry::Registry;
@@ -17,6 +17,7 @@ use crate::broker::token;
 use crate::exit::{Exit, Failure, chain};
 use crate::gear::ports::ports;
 use crate::gear::shim;
+use crate::stores::Kept;
 use crate::up::broker_folder;
 
 /// A link in the place of a lock or a secret is refused.
@@ -61,6 +62,7 @@ pub(crate) fn daemon(home: &Home) -> Vec<Fault> {
         let to_do = format!("correct {}", path.display());
         faults.push(Fault { to_do, ..Fault::new(check("config"), path, chain(&error)) });
     }
+    faults.extend(lost(&check("identity"), &Kept::instance(home)));
     if let Err(error) = Identity::check(home) {
         faults.push(Fault::new(check("identity"), home.folder().to_owned(), chain(&error)));
     }
@@ -86,7 +88,8 @@ pub(crate) fn broker(root: &Path) -> Vec<Fault> {
         ("admin token", token::check(&admin), admin),
         ("authority", token::check_authority(&authority), authority),
     ];
-    own_folder(root, "broker").into_iter().chain(faulty(checked)).collect()
+    let lost = lost("authority", &Kept::broker_key(root));
+    own_folder(root, "broker").into_iter().chain(lost).chain(faulty(checked)).collect()
 }
 
 /// What the start of a home's engine reads besides its store.
@@ -95,6 +98,7 @@ pub(crate) fn jobs(root: &Path) -> Vec<Fault> {
     let authority = folder.join("authority");
     let checked = [("authority of jobs", token::check_authority(&authority), authority)];
     let mut faults: Vec<Fault> = own_folder(root, "jobs").into_iter().collect();
+    faults.extend(lost("authority of jobs", &Kept::jobs_key(root)));
     faults.extend(faulty(checked));
     faults.extend(lock("lock of jobs", folder.join("lock")));
     if let Err(failure) = gears(root) {
@@ -127,6 +131,17 @@ fn faulty<const N: usize>(checked: [(&str, Result<(), Failure>, PathBuf); N]) ->
         Some(Fault::new(check, path, text.trim_start_matches("error: ")))
     });
     faults.collect()
+}
+
+/// A key that was made once and is gone. A list that cannot be read is told where stores are.
+fn lost(check: &str, kept: &Kept) -> Option<Fault> {
+    match kept.look() {
+        Ok(Presence::Lost) => {
+            let ((text, ways), check) = (kept.lost(), check.to_owned());
+            Some(Fault { check, text, to_do: ways.replace('\n', "; "), is_advised: true })
+        }
+        Ok(Presence::New | Presence::There) | Err(_) => None,
+    }
 }
 
 /// A folder right below the home, and the home.

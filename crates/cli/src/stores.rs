@@ -1,17 +1,25 @@
-//! Which stores a home has made, and what is said of one that is gone. A start, `semel doctor` and
-//! the commands that begin without one all ask here.
+//! Which stores and keys a home has made, and what is said of one that is gone. A start, `semel
+//! doctor` and the commands that begin without one all ask here.
 
 use std::path::{Path, PathBuf};
 
-use semel_daemon::home::{Home, MadeStores, Presence, StoresError};
+use semel_crypto::keys::KeyPair;
+use semel_daemon::home::{Home, HomeFile, MadeStores, Presence, StoresError};
 use semel_daemon::recover::Database;
 
+use crate::broker::token;
 use crate::daemon::home::{command, home_words, quoted};
 use crate::exit::{Exit, Failure, chain};
 use crate::system::random;
 use crate::up::broker_folder;
 
-/// A store that is made once, and what to do without it.
+/// What is lost with a store.
+const OF_A_STORE: &str = "and without what was in it";
+
+/// What is lost with the key of a local authority.
+const OF_AN_AUTHORITY: &str = "with a new key for the grants that are signed from now on";
+
+/// A store or a key that is made once, and what to do without it.
 pub(crate) struct Kept {
     pub(crate) path: PathBuf,
     made: MadeStores,
@@ -19,6 +27,8 @@ pub(crate) struct Kept {
     pub(crate) restore: String,
     /// How a new one is begun.
     fresh: String,
+    /// What a new one lacks.
+    lacks: &'static str,
 }
 
 impl Kept {
@@ -36,6 +46,7 @@ impl Kept {
             made: MadeStores::beside(path),
             restore: format!("semel broker restore --in BACKUP --force --store {at}"),
             fresh: format!("semel broker start-fresh --confirm --store {at}"),
+            lacks: OF_A_STORE,
         }
     }
 
@@ -47,6 +58,7 @@ impl Kept {
             made: MadeStores::of_home(root),
             restore: format!("semel job restore --in BACKUP --force{at}"),
             fresh: format!("semel job start-fresh --confirm{at}"),
+            lacks: OF_A_STORE,
         }
     }
 
@@ -59,7 +71,48 @@ impl Kept {
             path,
             made: MadeStores::of_home(home.root()),
             fresh: format!("{recover} --start-fresh {database} --confirm"),
+            lacks: OF_A_STORE,
         }
+    }
+
+    /// The key of a home's broker.
+    pub(crate) fn broker_key(root: &Path) -> Self {
+        Self::key_of_home(root, "broker/authority", OF_AN_AUTHORITY)
+    }
+
+    /// The key of a broker that was started with this file.
+    pub(crate) fn key_file(path: &Path) -> Self {
+        let made = MadeStores::beside(path);
+        let fresh = format!("remove {}", made.path().display());
+        Self {
+            path: path.to_owned(),
+            made,
+            restore: format!("put a good copy of {} there", path.display()),
+            fresh,
+            lacks: OF_AN_AUTHORITY,
+        }
+    }
+
+    /// The key of a home's job engine. On a database that engines share it is the home's name, too.
+    pub(crate) fn jobs_key(root: &Path) -> Self {
+        let lacks = "and without the name that jobs in a shared database know this home by";
+        Self::key_of_home(root, "jobs/authority", lacks)
+    }
+
+    /// Which daemon of its member this one is.
+    pub(crate) fn instance(home: &Home) -> Self {
+        let name = home.path(HomeFile::InstanceId);
+        let name = name.strip_prefix(home.root()).unwrap_or(&name).display().to_string();
+        let lacks = "as another daemon of the member, for which nobody knows what became of sends \
+                     that are open";
+        Self::key_of_home(home.root(), &name, lacks)
+    }
+
+    fn key_of_home(root: &Path, name: &str, lacks: &'static str) -> Self {
+        let (path, made) = (root.join(name), MadeStores::of_home(root));
+        let fresh = format!("take {name:?} out of {}", made.path().display());
+        let restore = format!("put a good copy of {} there", path.display());
+        Self { path, made, restore, fresh, lacks }
     }
 
     /// How it is.
@@ -71,8 +124,8 @@ impl Kept {
     pub(crate) fn lost(&self) -> (String, String) {
         let said = format!("{} is missing or empty, though it was made here", self.path.display());
         let ways = format!(
-            "to put back a backup: {}\nto begin without it, and without what was in it: {}",
-            self.restore, self.fresh
+            "to put back a backup: {}\nto begin without it, {}: {}",
+            self.restore, self.lacks, self.fresh
         );
         (said, ways)
     }
@@ -93,6 +146,20 @@ impl Kept {
     pub(crate) fn note(&self) -> Result<(), Failure> {
         let noted = self.made.note(&self.path, random());
         noted.map_err(|error| Failure::new(Exit::Refused, format!("error: {}", chain(&error))))
+    }
+
+    /// The key of a local authority: made where there never was one, and noted.
+    pub(crate) fn authority(&self) -> Result<KeyPair, Failure> {
+        let presence = self.refuse_lost()?;
+        let keys = token::authority(&self.path)?;
+        match (self.note(), presence) {
+            // Somebody may have put it into a folder that is not ours to write to.
+            (Err(failure), Presence::There) => {
+                tracing::warn!(failure.text, "nobody will notice when this key is lost");
+            }
+            (noted, _) => noted?,
+        }
+        Ok(keys)
     }
 }
 

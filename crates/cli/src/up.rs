@@ -217,7 +217,7 @@ async fn assembled(
     let folder = make_broker_folder(root)?;
     let store = open_store(root, arguments).await?;
     let admin_token = Some(token::load(&folder.join("admin_token"))?);
-    let authority = Some(folder.join("authority"));
+    let authority = Some(Kept::broker_key(root));
     let registrar = registrar::start(authority, &store, clock).await?;
     registrar::sweep_nightly(vital, &registrar, retention);
     let routes = registrar::router(Arc::clone(&registrar), admin_token.clone());
@@ -362,6 +362,7 @@ async fn join(
     let known = Membership::read(home.home()).map_err(|error| refused(chain(&error)))?;
     let sources = Sources { mint: &mint, random: &secret, now };
     let identity = Identity::open(home, sources).map_err(|error| refused(chain(&error)))?;
+    Kept::instance(home.home()).note()?;
     let store = &broker.store;
     // A store that was begun anew has nobody in it.
     let is_there = store.mesh_find(MESH).await.map_err(|error| failed(&error))?.is_some();

@@ -16,9 +16,9 @@ use semel_vital::Vital;
 
 use super::serve::Arguments;
 use super::target::{failed, now};
-use super::token;
 use crate::exit::{Exit, Failure};
 use crate::print;
+use crate::stores::Kept;
 use crate::system::random;
 
 /// Proves the store fit and gives the paths to mount; refuses to start when it is not.
@@ -35,6 +35,7 @@ pub(super) async fn routes(
         PathBuf::from(path)
     });
     let authority = arguments.authority_file.clone().or(beside);
+    let authority = authority.map(|path| Kept::key_file(&path));
     let retention = retention(arguments.registrar_retention_days)?;
     let registrar = start(authority, broker_store, clock).await?;
     // Approvals are kept beside the jobs that they let go on, in the engine's own file.
@@ -67,12 +68,12 @@ pub(crate) fn router(registrar: Arc<Registrar>, admin_token: Option<AdminToken>)
 /// A registrar in the broker's database, with the authority's key in this file; refuses to start
 /// when the store cannot be proved fit.
 pub(crate) async fn start(
-    authority: Option<PathBuf>,
+    authority: Option<Kept>,
     broker_store: &Store,
     clock: &Arc<dyn Clock>,
 ) -> Result<Arc<Registrar>, Failure> {
     let store = store_of(broker_store);
-    let authority = authority.as_deref().map(token::authority).transpose()?;
+    let authority = authority.as_ref().map(Kept::authority).transpose()?;
     let nonces = Arc::new(|| random().to_ne_bytes());
     let registrar = Registrar::start(store, Arc::clone(clock), nonces, authority).await;
     registrar.map(Arc::new).map_err(|error| match error {

@@ -321,6 +321,7 @@ async fn kept(
     let now = sources.now;
     let identity = Identity::open(home, sources).map_err(|error| refused(chain(&error)))?;
     if access == Access::Full {
+        Kept::instance(home.home()).note()?;
         remember(home, &membership)?;
         for database in Database::ALL {
             let kept = Kept::daemon(home.home(), *database);

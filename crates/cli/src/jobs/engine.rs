@@ -32,7 +32,6 @@ use tokio::task::JoinSet;
 
 use super::backup::unfit;
 use super::intake;
-use crate::broker::token;
 use crate::checks::{self, NOFOLLOW};
 use crate::exit::{Exit, Failure, chain};
 use crate::gear::ports::ports;
@@ -103,7 +102,7 @@ impl RunningJobs {
             store.begin_life(now, uptime, until).await.map_err(|error| refused(error.chain()))?;
         }
         let nonces = Arc::new(|| random().to_ne_bytes());
-        let authority = token::authority(&folder.join("authority"))?;
+        let authority = Kept::jobs_key(start.root).authority()?;
         // Every home has a key of its own, and so a name that no other has.
         let home_name = authority.public().to_hex().to_string();
         let authority = Some(authority);

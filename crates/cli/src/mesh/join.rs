@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::daemon::home::{HomeArgument, start_command};
 use crate::daemon::tls::{PlainText, Trust, in_plain_text};
 use crate::exit::{Exit, Failure, Form, chain};
+use crate::stores::Kept;
 use crate::system::{host_name, mint, random, secret};
 use crate::{print, progress};
 
@@ -66,7 +67,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (mint, now) = (mint(), clock.wall());
     let sources = Sources { mint: &mint, random: &secret, now };
+    // A new member may be a new daemon, too: one that was lost is made anew here.
     let identity = Identity::open(&home, sources).map_err(|error| refused(chain(&error)))?;
+    Kept::instance(home.home()).note()?;
     let pubkey = identity.keys.pair.public().to_hex().to_string();
     let name = arguments.name.clone().unwrap_or_else(host_name);
     let broker = Dialler::new(broker, plain, tls);

@@ -39,7 +39,7 @@ fn run(words: &[String]) -> Output {
 }
 
 /// How something ends that must not begin to serve.
-fn refuses(mut command: Command) -> Output {
+pub(super) fn refuses(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
@@ -153,6 +153,79 @@ fn a_home_of_before_is_taken_as_it_is_and_known_from_then_on() {
     let refused = refuses(command(home, &[]));
     let said = text(&refused.stderr);
     assert!(refused.status.code() == Some(78) && said.contains("home.json"), "{said}");
+}
+
+/// Keys that are made once: who has them is who it was.
+const KEYS: [&str; 3] = ["daemon/local/instance_id", "broker/authority", "jobs/authority"];
+
+#[test]
+fn a_key_that_is_gone_is_named_and_made_anew_only_when_the_home_forgets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    made(home);
+    let list = home.join("home.json");
+    for key in KEYS {
+        let (path, kept) = (home.join(key), home.join("kept"));
+        std::fs::rename(&path, &kept).unwrap();
+        for emptied in [false, true] {
+            if emptied {
+                std::fs::copy(&kept, &path).unwrap();
+                std::fs::write(&path, b"").unwrap();
+            }
+            let refused = refuses(command(home, &[]));
+            let said = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(78), "{key}: {said}");
+            assert!(said.contains(&path.display().to_string()), "{key}: {said}");
+            let by_hand = format!("take {key:?} out of {}", list.display());
+            assert!(said.contains(&by_hand), "{key}: {said}");
+            let doctor = semel(home, &["doctor"]);
+            let seen = text(&doctor.stdout);
+            assert_eq!(doctor.status.code(), Some(1), "{key}: {seen}");
+            assert!(seen.contains(&by_hand), "{key}: {seen}");
+        }
+        // The one way out.
+        std::fs::copy(&kept, &path).unwrap();
+        made(home);
+        assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&kept).unwrap(), "{key}");
+        // And the other.
+        std::fs::remove_file(&path).unwrap();
+        let mut known: Value = serde_json::from_slice(&std::fs::read(&list).unwrap()).unwrap();
+        known["stores"].as_array_mut().unwrap().retain(|one| one != key);
+        std::fs::write(&list, known.to_string()).unwrap();
+        made(home);
+        assert_ne!(std::fs::read(&path).unwrap(), std::fs::read(&kept).unwrap(), "{key}");
+        std::fs::rename(&path, &kept).unwrap();
+        assert_eq!(refuses(command(home, &[])).status.code(), Some(78), "{key}: known again");
+        std::fs::rename(&kept, &path).unwrap();
+    }
+}
+
+#[test]
+fn a_brokers_own_key_is_known_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let store = format!("sqlite:{}", file("mesh.db"));
+    let token = file("token");
+    let words = ["broker", "serve", "--listen", "127.0.0.1:0", "--store", &store];
+    let words = [&words[..], &["--admin-token-file", &token]].concat();
+    let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+    let serves = || {
+        let mut child = program(&words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut first = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        first
+    };
+    assert!(serves().contains("ready"));
+    let (key, note) = (file("token.authority"), file("token.authority.json"));
+    std::fs::remove_file(&key).unwrap();
+    let refused = refuses(program(&words));
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(78), "{said}");
+    assert!(said.contains(&key) && said.contains(&format!("remove {note}")), "{said}");
+    std::fs::remove_file(&note).unwrap();
+    assert!(serves().contains("ready"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! `home.json`: which stores a home has made. One that is in it and not on disk was lost, and is
-//! never begun anew by itself (traps.md 67).
+//! `home.json`: which stores and keys a home has made. One that is in it and not on disk was lost,
+//! and is never begun anew by itself (traps.md 67).
 //!
 //! A store is noted after it was made and before anything is taken into it. Who is killed in
 //! between leaves a file that the next start notes; who is killed before that has lost nothing.
@@ -72,7 +72,7 @@ struct Document {
     id: String,
     /// Raised whenever somebody begins without a store that was lost.
     epoch: u64,
-    /// Relative to the folder that the list is in.
+    /// Keys, too. Relative to the folder that the list is in.
     stores: Vec<String>,
 }
 
