@@ -222,9 +222,6 @@ impl Config {
                 return refuse(key, name, known.join(", "));
             }
         }
-        if let Some(name) = optional.iter().find(|name| require.contains(name)) {
-            return refuse("features.optional", name, "those that are not required".to_owned());
-        }
         let origins = &self.ipc.origin_allowlist;
         if let Some(origin) = origins.iter().find(|origin| !is_origin(origin)) {
             let allowed = "origins such as https://dash.example:8443".to_owned();

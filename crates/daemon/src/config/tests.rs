@@ -114,7 +114,6 @@ fn values_of_another_kind_are_refused() {
         ("[ipc]\nmax_inflight = \"many\"\n", "line 2 (max_inflight = \"many\"): invalid type"),
         ("[ipc]\nmax_inflight = 1.5\n", "line 2"),
         ("[features]\nrequire = [\"magic\"]\n", "features.require has \"magic\"; allowed are"),
-        ("[features]\nrequire = [\"key_epoch\"]\n", "features.optional has \"key_epoch\""),
         ("[ipc]\norigin_allowlist = [\"*\"]\n", "ipc.origin_allowlist has \"*\""),
         ("[ipc]\norigin_allowlist = [\"https://a/\"]\n", "ipc.origin_allowlist has"),
         ("[ipc]\norigin_allowlist = [\"https://\"]\n", "ipc.origin_allowlist has"),
@@ -130,6 +129,13 @@ fn values_of_another_kind_are_refused() {
     assert!(refused(&many).contains("32 origins"));
     let origins = "[ipc]\norigin_allowlist = [\"https://a.b:8443\", \"http://[::1]\"]\n";
     assert_eq!(Config::parse(origins).unwrap().ipc.origin_allowlist.len(), 2);
+}
+
+#[test]
+fn a_feature_may_be_required_that_is_optional_by_itself() {
+    let config = Config::parse("[features]\nrequire = [\"max_payload\"]\n").unwrap();
+    assert_eq!(config.features.require, ["max_payload"]);
+    assert_eq!(config.features.optional, Config::default().features.optional);
 }
 
 #[test]
