@@ -294,11 +294,6 @@ impl Given {
         self.0.get(name).and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// A flag, if it was given.
-    pub fn maybe_flag(&self, name: &str) -> Option<bool> {
-        self.0.get(name).and_then(Value::as_bool)
-    }
-
     /// A time, if it was given.
     pub fn time(&mut self, name: &str) -> Option<UnixMs> {
         self.text(name).as_deref().and_then(rfc3339::parse)

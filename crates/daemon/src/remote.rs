@@ -48,8 +48,6 @@ pub struct Profile {
     pub summary: Option<String>,
     /// How it is.
     pub status: Option<String>,
-    /// Whether others see when it is online.
-    pub visible: Option<bool>,
 }
 
 /// A way into the mesh.

@@ -189,8 +189,6 @@ pub struct MeshChange {
     /// See [`Mesh`].
     pub inline_bytes: Option<u32>,
     /// See [`Mesh`].
-    pub blob_bytes: Option<u64>,
-    /// See [`Mesh`].
     pub message_retention_days: Option<u32>,
 }
 

@@ -84,7 +84,6 @@ Keys:
   rate_limit=1..1000000            messages per member and window
   rate_window_ms=1..86400000
   inline_bytes=1024..1048576       bytes of a message's body
-  blob_bytes=1024..1099511627776   bytes of a file
   clone_concurrency_policy=prefer_newest|prefer_oldest|allow_concurrent
                                    what happens when a second daemon of a member connects
 
@@ -199,7 +198,6 @@ fn change(words: &[String]) -> Result<MeshChange, Failure> {
             "rate_limit" => change.rate_limit = Some(small(1, 1_000_000)?),
             "rate_window_ms" => change.rate_window_ms = Some(small(1, 86_400_000)?),
             "inline_bytes" => change.inline_bytes = Some(small(1024, BODY_BYTES_MAX as u64)?),
-            "blob_bytes" => change.blob_bytes = Some(number(1024, 1 << 40)?),
             "clone_concurrency_policy" => {
                 let policy = ConnectionPolicy::parse(value).ok_or_else(|| {
                     let all = ConnectionPolicy::ALL.iter().map(|policy| policy.as_str());
@@ -237,6 +235,8 @@ mod tests {
             &["inline_bytes=1048577"],
             &["clone_concurrency_policy=both"],
             &["colour=red"],
+            // Told to daemons, and bounds nothing.
+            &["blob_bytes=4096"],
         ] {
             let failure = of(wrong).expect_err("refused");
             assert_eq!(failure.exit, Exit::Usage, "{wrong:?}");

@@ -100,8 +100,8 @@ impl Remote for BrokerApi {
 
     fn profile_set(&self, profile: Profile) -> Asking<'_, ()> {
         Box::pin(async move {
-            let Profile { summary, status, visible } = profile;
-            Ok(self.profile_set(&http::Profile { summary, status, visible }).await?)
+            let Profile { summary, status } = profile;
+            Ok(self.profile_set(&http::Profile { summary, status }).await?)
         })
     }
 

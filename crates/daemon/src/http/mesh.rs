@@ -136,11 +136,7 @@ pub(super) async fn peers_refresh(call: Call<Daemon>) -> Result<Reply, Problem> 
 
 /// `POST /v1/profile`.
 pub(super) async fn profile(mut call: Call<Daemon>) -> Result<Reply, Problem> {
-    let profile = Profile {
-        summary: call.body.text("summary"),
-        status: call.body.text("status"),
-        visible: call.body.maybe_flag("visible"),
-    };
+    let profile = Profile { summary: call.body.text("summary"), status: call.body.text("status") };
     remote(&call.state)?.profile_set(profile).await?;
     Ok(Reply::value(&json!({"status": "ok"})))
 }

@@ -233,7 +233,6 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         body: &[
             Field::new("summary", SHORT, "what this member does"),
             Field::new("status", SHORT, "how it is"),
-            Field::new("visible", Kind::Flag, "whether others see when it is online"),
         ],
         answers: &[json(200, "the mesh knows", schema::done)],
         problems: REFUSALS,

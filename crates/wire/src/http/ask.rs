@@ -110,8 +110,6 @@ pub struct Profile {
     pub summary: Option<String>,
     /// A word or two.
     pub status: Option<String>,
-    /// Whether others should be shown it.
-    pub visible: Option<bool>,
 }
 
 impl Record for Profile {
@@ -119,7 +117,6 @@ impl Record for Profile {
         let profile = Self {
             summary: fields.optional_name("summary", PROFILE_BYTES_MAX)?,
             status: fields.optional_name("status", NAME_BYTES_MAX)?,
-            visible: fields.take_optional("visible")?,
         };
         let mut text = String::new();
         let mut object = Object::open(&mut text);
@@ -135,7 +132,6 @@ impl Record for Profile {
     fn write(&self, object: &mut Object<'_>) {
         object.put_optional("summary", self.summary.as_ref());
         object.put_optional("status", self.status.as_ref());
-        object.put_optional("visible", self.visible.as_ref());
     }
 }
 

@@ -129,7 +129,7 @@ fn examples() -> Vec<(String, Decoder)> {
     let (key, token) = ("ab".repeat(32), semel_wire::link::token(&[7; 32]));
     let member = r#"{"items":[{"member_id":"018bcfe5-6800-7000-8000-000000000001","name":"ada","#
         .to_owned()
-        + r#""role":"owner","status":"active","pubkey":null,"profile":{"visible":true},"#
+        + r#""role":"owner","status":"active","pubkey":null,"profile":{"status":"busy"},"#
         + r#""joined_at":"2027-01-15T08:00:00.000Z"}],"next":"/v1/x?after=a"}"#;
     let mut all: Vec<(String, Decoder)> = Vec::new();
     all.extend(examples::from_daemon().iter().map(|frame| (frame.encode(), from_daemon)));
@@ -138,7 +138,7 @@ fn examples() -> Vec<(String, Decoder)> {
         (format!(r#"{{"slug":"m","owner_name":"ada","owner_pubkey":"{key}"}}"#), body::<NewMesh>),
         (r#"{"uses":3,"ttl_seconds":60,"role":"owner"}"#.to_owned(), body::<NewInvite>),
         (format!(r#"{{"token":"{token}","name":"ada","key_id":"k"}}"#), body::<Join>),
-        (r#"{"summary":"s","status":"busy","visible":false}"#.to_owned(), body::<Profile>),
+        (r#"{"summary":"s","status":"busy"}"#.to_owned(), body::<Profile>),
         (r#"{"name":"a/b"}"#.to_owned(), body::<NewName>),
         (r#"{"items":[{"name":"a/b"}],"next":null}"#.to_owned(), body::<List<NameItem>>),
         (

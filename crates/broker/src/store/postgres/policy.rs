@@ -49,9 +49,8 @@ statements! {
                rate_limit = COALESCE($7, rate_limit),
                rate_window_ms = COALESCE($8, rate_window_ms),
                inline_bytes = COALESCE($9, inline_bytes),
-               blob_bytes = COALESCE($10, blob_bytes),
-               message_retention_days = COALESCE($11, message_retention_days),
-               clone_concurrency_policy = COALESCE($12, clone_concurrency_policy)
+               message_retention_days = COALESCE($10, message_retention_days),
+               clone_concurrency_policy = COALESCE($11, clone_concurrency_policy)
          WHERE mesh_id = $1
            AND dedupe_mode = $2
            AND dedupe_retention_days = COALESCE($3, dedupe_retention_days)";
@@ -135,7 +134,6 @@ impl PostgresStore {
         let (inline, retention) =
             (number(change.inline_bytes), number(change.message_retention_days));
         let policy = change.connection_policy.map(ConnectionPolicy::as_str);
-        let blob = change.blob_bytes.and_then(|bytes| i64::try_from(bytes).ok());
         let (mesh_id, mode_was, days_was) =
             (mesh.mesh_id.as_uuid(), mesh.dedupe.mode_name(), mesh.dedupe.days());
         let by: super::Parameters<'_> = &[
@@ -148,7 +146,6 @@ impl PostgresStore {
             &rate_limit,
             &window,
             &inline,
-            &blob,
             &retention,
             &policy,
         ];

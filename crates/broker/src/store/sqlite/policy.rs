@@ -39,7 +39,6 @@ statements! {
                rate_limit = COALESCE(:rate_limit, rate_limit),
                rate_window_ms = COALESCE(:rate_window_ms, rate_window_ms),
                inline_bytes = COALESCE(:inline_bytes, inline_bytes),
-               blob_bytes = COALESCE(:blob_bytes, blob_bytes),
                message_retention_days = COALESCE(:message_days, message_retention_days),
                clone_concurrency_policy = COALESCE(:policy, clone_concurrency_policy)
          WHERE mesh_id = :mesh_id
@@ -108,7 +107,6 @@ impl SqliteStore {
                 ":days": change.dedupe.and_then(|mode| mode.days()),
                 ":rate_limit": change.rate_limit, ":rate_window_ms": change.rate_window_ms,
                 ":inline_bytes": change.inline_bytes,
-                ":blob_bytes": change.blob_bytes.map(|bytes| i64::try_from(bytes).ok()),
                 ":message_days": change.message_retention_days,
                 ":policy": change.connection_policy.map(ConnectionPolicy::as_str),
                 ":mode_was": was.mode_name(), ":days_was": was.days(),

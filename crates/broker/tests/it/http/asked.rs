@@ -48,11 +48,18 @@ pub(super) async fn meshes(served: &Served) {
 }
 
 pub(super) async fn members(served: &Served) {
-    let profile = json!({"summary": "builds \"things\"", "status": "busy", "visible": true});
+    let profile = json!({"summary": "builds \"things\"", "status": "busy"});
     let path = format!("{M}/profile");
     assert_eq!(ask(served, 1, "POST", &path, &profile.to_string()).await.status, 204);
-    let wrong = ask(served, 1, "POST", &path, r#"{"mood":"good"}"#).await;
-    assert_eq!((wrong.code(), &wrong.body["pointer"]), ((400, "unknown_field"), &"/mood".into()));
+    for wrong in ["mood", "visible"] {
+        let body = json!({wrong: true}).to_string();
+        let refused = ask(served, 1, "POST", &path, &body).await;
+        let pointer = format!("/{wrong}");
+        assert_eq!(
+            (refused.code(), &refused.body["pointer"]),
+            ((400, "unknown_field"), &pointer.into())
+        );
+    }
     let listed = ask(served, 2, "GET", &format!("{M}/members"), "").await;
     let items = listed.items();
     assert_eq!((items.len(), &listed.body["next"]), (3, &json!(null)));

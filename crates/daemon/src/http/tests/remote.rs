@@ -23,7 +23,7 @@ fn calls() -> Vec<(&'static str, Option<Value>)> {
         ("/v1/queue/create", Some(json!({"queue": "work"}))),
         ("/v1/queue/list", None),
         ("/v1/peers/refresh", Some(json!({}))),
-        ("/v1/profile", Some(json!({"summary": "x", "visible": false}))),
+        ("/v1/profile", Some(json!({"summary": "x", "status": "y"}))),
         ("/v1/mesh/invite", Some(json!({"uses": 2}))),
         ("/v1/mesh/leave", Some(json!({}))),
         ("/v1/member/revoke", Some(json!({"pubkey": "ab"}))),
@@ -91,7 +91,7 @@ impl Remote for Kind {
         }])
     }
     fn profile_set(&self, profile: Profile) -> Asking<'_, ()> {
-        assert_eq!((profile.summary.as_deref(), profile.visible), (Some("x"), Some(false)));
+        assert_eq!((profile.summary.as_deref(), profile.status.as_deref()), (Some("x"), Some("y")));
         answer(())
     }
     fn invite_create(&self, uses: u64, ttl_s: u64) -> Asking<'_, Invite> {
