@@ -19,6 +19,15 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
 }
 
+/// The same of what is counted in minutes.
+pub(crate) fn parse_minutes(text: &str) -> Result<Duration, String> {
+    let time = parse(text)?;
+    match time.as_millis() {
+        ms if ms > 0 && ms % 60_000 == 0 => Ok(time),
+        _ => Err(format!("{text:?} is not a whole number of minutes, such as 1m, 90m or 24h")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,6 +41,16 @@ mod tests {
         }
         for text in ["", "5", "s", "-1s", "1.5h", "1w", "99999999999999999999s"] {
             assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_counted_in_minutes_has_no_parts_of_one() {
+        for (text, seconds) in [("1m", 60), ("60s", 60), ("120000ms", 120), ("1d", 86_400)] {
+            assert_eq!(parse_minutes(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["0m", "30s", "90s", "60001ms", "5"] {
+            assert!(parse_minutes(text).is_err(), "{text}");
         }
     }
 }

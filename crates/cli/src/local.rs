@@ -248,6 +248,12 @@ fn unsure(error: &ClientError, start: &str, again: &str) -> Failure {
     }
 }
 
+/// How many lines of a list are wanted: one at the least.
+pub(crate) fn limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().filter(|limit| *limit > 0);
+    limit.ok_or_else(|| format!("{text:?} is not a number of 1 or more"))
+}
+
 /// A name or a value as one part of a query.
 pub(crate) fn query(pairs: &[(&str, Option<String>)]) -> String {
     let given = pairs.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));

@@ -90,6 +90,7 @@ impl RunningJobs {
         checks::refuse(checks::jobs(start.root))?;
         let lock = lock(&folder)?;
         let config = config(&folder)?;
+        refuse_deaf(&folder, &config, start.daemon.as_deref())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (store, registrar_store) = match start.store {
             Some(address) => shared(address, &*clock).await?,
@@ -231,6 +232,19 @@ pub(crate) fn config(folder: &Path) -> Result<Config, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Config::default()),
         Err(error) => Err(failed(&error)),
     }
+}
+
+/// Messages come from a daemon alone: without one, none of them would ever be a job.
+fn refuse_deaf(folder: &Path, config: &Config, daemon: Option<&Path>) -> Result<(), Failure> {
+    if config.from.is_empty() || daemon.is_some() {
+        return Ok(());
+    }
+    let path = folder.join("config.toml");
+    Err(refused(format_args!(
+        "{}: `from` takes jobs from messages, and this engine has no daemon to hear them from\n\
+         to name one: semel job serve --daemon SOCKET; without messages: delete the line",
+        path.display()
+    )))
 }
 
 /// The engine's tables and the registrar's in one database, which other engines may share.

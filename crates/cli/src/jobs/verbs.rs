@@ -42,7 +42,7 @@ enum Command {
         #[arg(long)]
         conversation: Option<String>,
         /// So many at the most
-        #[arg(long, default_value = "50")]
+        #[arg(long, default_value = "50", value_parser = crate::local::limit)]
         limit: usize,
         #[command(flatten)]
         place: Place,
@@ -95,8 +95,8 @@ enum Command {
     },
     /// Show what fails again and again
     Patterns {
-        /// How far to look back
-        #[arg(long, default_value = "1h", value_parser = crate::duration::parse)]
+        /// How far to look back, in whole minutes
+        #[arg(long, default_value = "1h", value_parser = crate::duration::parse_minutes)]
         since: Duration,
         #[command(flatten)]
         place: Place,
@@ -119,7 +119,7 @@ struct Submit {
         required_unless_present = "request"
     )]
     plan: Option<PathBuf>,
-    /// What is to be done, in words
+    /// What is to be done, in words: for a planner, which no engine has yet (`planner_missing`)
     #[arg(long, value_name = "TEXT")]
     request: Option<String>,
     /// The job is made once under this key
@@ -179,7 +179,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
                 ("status", status.clone()),
                 ("class", class.clone()),
                 ("conversation", conversation.clone()),
-                ("limit", Some((*limit).clamp(1, 500).to_string())),
+                ("limit", Some((*limit).min(500).to_string())),
             ]);
             let list = daemon.list(format!("/v1/jobs{query}"), *limit).await?;
             daemon.show(&list, |list| table(list, COLUMNS, "there are no such jobs"))
@@ -215,7 +215,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Command::Patterns { since, place } => {
             let daemon = place.daemon().await?;
-            let minutes = (since.as_secs() / 60).max(1);
+            let minutes = since.as_secs() / 60;
             let found = daemon.get(&format!("/v1/jobs/patterns?minutes={minutes}")).await?;
             let columns = &[("COUNT", "count"), ("CLASS", "class"), ("ACTION", "action")];
             daemon.show(&found, |found| table(found, columns, "nothing has failed"))

@@ -48,7 +48,7 @@ enum Command {
         #[arg(long)]
         after: Option<u64>,
         /// So many at the most
-        #[arg(long, default_value = "100")]
+        #[arg(long, default_value = "100", value_parser = crate::local::limit)]
         limit: usize,
     },
     /// Find messages that say all of these words
@@ -57,7 +57,7 @@ enum Command {
         #[arg(required = true)]
         words: Vec<String>,
         /// So many at the most
-        #[arg(long, default_value = "100")]
+        #[arg(long, default_value = "100", value_parser = crate::local::limit)]
         limit: usize,
     },
     /// Say that messages are read: only what was read is ever deleted
@@ -77,7 +77,7 @@ enum Command {
         #[arg(long, value_name = "ID")]
         drop: Option<u64>,
         /// So many at the most
-        #[arg(long, default_value = "100")]
+        #[arg(long, default_value = "100", value_parser = crate::local::limit)]
         limit: usize,
     },
     /// Print messages as they arrive, until interrupted
@@ -90,7 +90,7 @@ enum Command {
 
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let daemon = arguments.local.daemon().await?;
-    let page = |limit: usize| Some(limit.clamp(1, 500).to_string());
+    let page = |limit: usize| Some(limit.min(500).to_string());
     match &arguments.command {
         Command::List { topic, from, since, mentions, after, limit } => {
             let query = query(&[

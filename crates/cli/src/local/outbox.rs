@@ -42,7 +42,7 @@ enum Command {
         #[arg(long)]
         after: Option<String>,
         /// So many at the most
-        #[arg(long, default_value = "100")]
+        #[arg(long, default_value = "100", value_parser = crate::local::limit)]
         limit: usize,
     },
     /// Show one row, and what took its place
@@ -83,7 +83,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             let query = query(&[
                 ("failed", failed.then(|| "true".to_owned())),
                 ("after", after.clone()),
-                ("limit", Some((*limit).clamp(1, 500).to_string())),
+                ("limit", Some((*limit).min(500).to_string())),
             ]);
             let list = daemon.list(format!("/v1/outbox{query}"), *limit).await?;
             daemon.show(&list, |list| table(list, COLUMNS, "nothing is here"))

@@ -8,7 +8,7 @@ use crate::exit::Failure;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// So many at the most
-    #[arg(long, default_value = "500")]
+    #[arg(long, default_value = "500", value_parser = crate::local::limit)]
     limit: usize,
     #[command(flatten)]
     local: Local,
@@ -16,7 +16,7 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let daemon = arguments.local.daemon().await?;
-    let query = query(&[("limit", Some(arguments.limit.clamp(1, 500).to_string()))]);
+    let query = query(&[("limit", Some(arguments.limit.min(500).to_string()))]);
     let list = daemon.list(format!("/v1/peers{query}"), arguments.limit).await?;
     let columns =
         &[("NAME", "name"), ("ONLINE", "online"), ("ROLE", "role"), ("PUBLIC KEY", "pubkey")];

@@ -26,7 +26,7 @@ enum Command {
     /// List queues
     List {
         /// So many at the most
-        #[arg(long, default_value = "500")]
+        #[arg(long, default_value = "500", value_parser = crate::local::limit)]
         limit: usize,
     },
     /// Take work; it comes again unless it is acknowledged in time
@@ -61,7 +61,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             }
         }
         Command::List { limit } => {
-            let query = query(&[("limit", Some((*limit).clamp(1, 500).to_string()))]);
+            let query = query(&[("limit", Some((*limit).min(500).to_string()))]);
             let list = daemon.list(format!("/v1/queue/list{query}"), *limit).await?;
             daemon.show(&list, |list| table(list, &[("QUEUE", "name")], "there are no queues"))
         }

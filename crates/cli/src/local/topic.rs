@@ -26,7 +26,7 @@ enum Command {
     /// List topics
     List {
         /// So many at the most
-        #[arg(long, default_value = "500")]
+        #[arg(long, default_value = "500", value_parser = crate::local::limit)]
         limit: usize,
     },
     /// Get what is posted there from now on
@@ -58,7 +58,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let daemon = arguments.local.daemon().await?;
     let (path, topic, done) = match &arguments.command {
         Command::List { limit } => {
-            let query = query(&[("limit", Some((*limit).clamp(1, 500).to_string()))]);
+            let query = query(&[("limit", Some((*limit).min(500).to_string()))]);
             let list = daemon.list(format!("/v1/topic/list{query}"), *limit).await?;
             let columns = &[("TOPIC", "name"), ("SUBSCRIBED", "subscribed")];
             return daemon.show(&list, |list| table(list, columns, "there are no topics"));

@@ -20,6 +20,7 @@ mod mesh;
 mod order;
 mod person;
 mod process;
+mod refused;
 mod relay;
 mod restored;
 mod table;
