@@ -10,6 +10,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use semel_daemon::logfile::LogFile;
+use tracing::Level;
+
+use crate::exit::{Exit, Failure};
+
+/// The variable that says how much is logged.
+const LEVEL: &str = "SEMEL_LOG";
 
 /// How long a line waits for its reader, once; the next ones do not, until it reads again.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -21,21 +27,41 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 const PIECE_BYTES: usize = 4096;
 
 /// Lines go to stderr, and panics too.
-pub(crate) fn to_stderr() {
+pub(crate) fn to_stderr() -> Result<(), Failure> {
+    let lines = tracing_subscriber::fmt().json().with_max_level(level()?);
     if cfg!(semel_plant = "stderr") {
-        return tracing_subscriber::fmt().json().with_writer(stderr).init();
+        lines.with_writer(stderr).init();
+        return Ok(());
     }
-    let lines = Arc::new(Lines::to(stderr(), PATIENCE));
+    let to = Arc::new(Lines::to(stderr(), PATIENCE));
     // What fails inside the library would be printed, and printing panics where it cannot.
-    tracing_subscriber::fmt().json().log_internal_errors(false).with_writer(lines).init();
+    lines.log_internal_errors(false).with_writer(to).init();
     std::panic::set_hook(Box::new(panicked));
+    Ok(())
 }
 
 /// The same with this file, which has no errors to show.
-pub(crate) fn to_file(file: LogFile) {
-    let file = Arc::new(file);
-    tracing_subscriber::fmt().json().log_internal_errors(false).with_writer(file).init();
+pub(crate) fn to_file(file: LogFile) -> Result<(), Failure> {
+    let lines = tracing_subscriber::fmt().json().with_max_level(level()?);
+    lines.log_internal_errors(false).with_writer(Arc::new(file)).init();
     std::panic::set_hook(Box::new(panicked));
+    Ok(())
+}
+
+/// How much is said. A word that means nothing is refused: whoever sets it looks for lines that would
+/// not be there.
+fn level() -> Result<Level, Failure> {
+    let said = std::env::var_os(LEVEL).unwrap_or_default();
+    match said.to_str() {
+        Some("error") => Ok(Level::ERROR),
+        Some("warn") => Ok(Level::WARN),
+        Some("info" | "") => Ok(Level::INFO),
+        Some("debug") => Ok(Level::DEBUG),
+        Some(_) | None => {
+            let text = format!("error: {LEVEL} is {said:?}; it is error, warn, info or debug");
+            Err(Failure::new(Exit::Refused, text))
+        }
+    }
 }
 
 /// A panic is a line like others: of a process in the background nobody sees stderr.

@@ -122,7 +122,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.detach {
         return detach(home.folder(), &std::env::args().skip(1).collect::<Vec<_>>()).await;
     }
-    log_to(arguments, &home);
+    log_to(arguments, &home)?;
     let retention = registrar::retention(arguments.registrar_retention_days)?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
     let reload = hung_up()?;
@@ -226,7 +226,7 @@ async fn assembled(
     Ok(Assembled { store, registrar, routes, broker })
 }
 
-fn log_to(arguments: &Arguments, home: &Home) {
+fn log_to(arguments: &Arguments, home: &Home) -> Result<(), Failure> {
     match arguments.log_file {
         true => log::to_file(LogFile::new(home, Rotation::default(), Arc::new(SystemClock::new()))),
         false => log::to_stderr(),

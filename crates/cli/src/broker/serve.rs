@@ -81,7 +81,7 @@ pub(crate) struct Arguments {
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let reload = hung_up()?;
     let certificate = arguments.tls.open(arguments.listen)?;
-    log::to_stderr();
+    log::to_stderr()?;
     refuse_few_threads(SERVING_THREADS)?;
     budget::raise();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());

@@ -70,9 +70,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if arguments.log_file {
         let file = LogFile::new(&home, Rotation::default(), Arc::new(SystemClock::new()));
-        log::to_file(file);
+        log::to_file(file)?;
     } else {
-        log::to_stderr();
+        log::to_stderr()?;
     }
     let reload = hung_up()?;
     let config = semel_daemon::config::Config::read(&home).unwrap_or_default();

@@ -54,7 +54,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    log::to_stderr();
+    log::to_stderr()?;
     refuse_few_threads(SERVING_THREADS)?;
     budget::raise();
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));

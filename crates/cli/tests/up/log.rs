@@ -101,6 +101,65 @@ fn what_cannot_say_that_it_is_ready_is_ready_all_the_same() {
     works(home, up);
 }
 
+/// What it logs about a send that is repeated, with this much said.
+fn logged(level: Option<&str>) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, log) = (folder.path(), folder.path().join("log"));
+    let mut command = command(home, &["--json"]);
+    command.env_remove("SEMEL_LOG").envs(level.map(|level| ("SEMEL_LOG", level)));
+    command.stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
+    let mut up = Up::ready(command.spawn().unwrap());
+    for _ in 0..2 {
+        json(home, &["send", "@me", "hello", "--key", "first", "--wait"]);
+    }
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    std::fs::read_to_string(log).unwrap()
+}
+
+#[test]
+fn how_much_is_said_is_chosen_and_a_word_that_means_nothing_is_refused() {
+    let (line, usual) = ("200 duplicate", "connected to the broker");
+    for level in [None, Some(""), Some("info")] {
+        let log = logged(level);
+        assert!(log.contains(usual) && !log.contains(line), "{level:?}: {log}");
+    }
+    let log = logged(Some("debug"));
+    assert!(log.contains(usual) && log.contains(line), "{log}");
+    for level in ["warn", "error"] {
+        let log = logged(Some(level));
+        assert!(!log.contains(usual) && !log.contains(line), "{level}: {log}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for wrong in ["Debug", "trace", "1"] {
+        let refused = command(folder.path(), &[]).env("SEMEL_LOG", wrong).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(78), "{wrong}: {said}");
+        assert!(said.contains("error, warn, info or debug"), "{wrong}: {said}");
+    }
+}
+
+#[test]
+fn an_age_that_a_mesh_does_not_allow_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, log) = (folder.path(), folder.path().join("log"));
+    assert_eq!(Up::start(home).stop(Signal::TERM), Some(0));
+    let store = format!("sqlite:{}", home.join("broker/broker.db").display());
+    let mut set = Command::new(env!("CARGO_BIN_EXE_semel"));
+    set.args(["broker", "mesh", "set", "local", "dedupe_mode=permanent", "--store", &store]);
+    assert!(set.output().unwrap().status.success());
+    let config = home.join("daemon/local/config.toml");
+    // Known from the broker, and at the second start from the file, too.
+    for (hours, lines) in [(720, 0), (721, 1), (721, 1)] {
+        std::fs::write(&config, format!("[outbox]\nmax_age_hours_override = {hours}\n")).unwrap();
+        let mut up = up(home, File::create(&log).unwrap());
+        json(home, &["send", "@me", "hello", "--wait"]);
+        assert_eq!(up.stop(Signal::TERM), Some(0));
+        let log = std::fs::read_to_string(&log).unwrap();
+        let said = log.matches("outbox.max_age_hours_override is cut").count();
+        assert_eq!(said, lines, "{hours}: {log}");
+    }
+}
+
 #[test]
 fn an_exit_code_is_the_same_when_nobody_can_be_told() {
     let folder = tempfile::tempdir().unwrap();
