@@ -55,7 +55,7 @@ enum Command {
     Restore(backup::RestoreArguments),
     /// Begin without an SQLite store that is lost; what is there is left alone
     StartFresh(backup::FreshArguments),
-    /// Give a PostgreSQL database that was restored by its own tools a new epoch
+    /// Give a store that was put back by other means than `restore` a new epoch
     NewEpoch(backup::EpochArguments),
 }
 

@@ -37,6 +37,23 @@ pub(crate) struct Local {
     json: bool,
 }
 
+/// Which mesh is meant by what prints in one form alone.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Joined {
+    /// The mesh; without it the only one of this host
+    #[arg(long)]
+    mesh: Option<String>,
+    #[command(flatten)]
+    home: HomeArgument,
+}
+
+impl Joined {
+    /// The folder of the mesh that is meant.
+    pub(crate) fn home(&self) -> Result<Home, Failure> {
+        Local { mesh: self.mesh.clone(), home: self.home.clone(), json: false }.home()
+    }
+}
+
 /// A daemon that answers for a mesh.
 pub(crate) struct Daemon {
     pub(crate) client: Client,

@@ -8,11 +8,11 @@ use semel_core::shown::shown;
 use semel_daemon::home::{Complete, Home};
 use semel_daemon::identity::{IdentityError, Membership};
 use semel_wire::link::JoinLink;
+use semel_wire::place::Plain;
 use serde_json::{Value, json};
 
 use crate::broker::invite::refuse_place;
 use crate::daemon::home::HomeArgument;
-use crate::daemon::tls::PlainText;
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::local::Local;
 use crate::print;
@@ -39,8 +39,10 @@ enum Command {
         /// https://HOST:PORT
         #[arg(long, value_name = "URL")]
         broker_url: Option<String>,
-        #[command(flatten)]
-        plain: PlainText,
+        /// Let --broker-url say http:// of another machine: those who join speak plain text, which
+        /// others can read and change
+        #[arg(long, requires = "broker_url")]
+        insecure_allow_plain: bool,
         #[command(flatten)]
         local: Local,
     },
@@ -65,9 +67,11 @@ enum Command {
 pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
         Command::Join(arguments) => join::run(arguments).await,
-        Command::Invite { uses, ttl, broker_url, plain, local } => {
+        Command::Invite { uses, ttl, broker_url, insecure_allow_plain, local } => {
             if let Some(url) = broker_url {
-                refuse_place(url, plain.plain())?;
+                let plain =
+                    if *insecure_allow_plain { Plain::Allowed } else { Plain::LoopbackOnly };
+                refuse_place(url, plain)?;
             }
             let daemon = local.daemon().await?;
             let body = json!({"uses": uses, "ttl_s": ttl.as_secs()});

@@ -40,6 +40,12 @@ pub fn outbox_max_age_hours(
     }
 }
 
+/// What an override is cut to, where it says more than a permanent mesh allows.
+pub fn outbox_max_age_cut(window: DedupeWindow, override_hours: Option<u32>) -> Option<u32> {
+    let is_over = override_hours.is_some_and(|hours| hours > PERMANENT_HOURS_CAP);
+    (window == DedupeWindow::Permanent && is_over).then_some(PERMANENT_HOURS_CAP)
+}
+
 fn scoped_hours(days: u32, override_hours: Option<u32>) -> Result<u32, Refusal> {
     if days < DEDUPE_RETENTION_DAYS_MIN {
         return Err(Refusal::new(
@@ -94,6 +100,9 @@ mod tests {
         assert_eq!(scoped(30, Some(720)), Err(Code::OutboxMaxAgeAboveDedupeWindow));
         assert_eq!(scoped(3, Some(72)), Err(Code::OutboxMaxAgeAboveDedupeWindow));
         assert_eq!(outbox_max_age_hours(DedupeWindow::Permanent, Some(5000)), Ok(720));
+        let permanent = |hours| outbox_max_age_cut(DedupeWindow::Permanent, hours);
+        assert_eq!([None, Some(720), Some(721)].map(permanent), [None, None, Some(720)]);
+        assert_eq!(outbox_max_age_cut(DedupeWindow::RetentionScoped { days: 90 }, Some(721)), None);
     }
 
     #[test]

@@ -58,10 +58,8 @@ status! {
 status! {
     /// Who retired a row.
     pub enum AbortedBy {
-        /// A person, by `outbox requeue`.
+        /// A person, by `outbox requeue`: no row is retired in another way.
         Operator = "operator",
-        /// The daemon itself.
-        Auto = "auto",
     }
 }
 

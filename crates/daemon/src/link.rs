@@ -24,7 +24,7 @@ use semel_core::clock::{Clock, UnixMs};
 use semel_core::hex::Hex;
 use semel_core::id::OutboxId;
 use semel_core::limits::ENQUEUED_AHEAD_MAX;
-use semel_core::max_age::{DedupeWindow, outbox_max_age_hours};
+use semel_core::max_age::{DedupeWindow, outbox_max_age_cut, outbox_max_age_hours};
 use semel_core::plausible::{Sweep, SweepClock};
 use semel_store::StoreError;
 use semel_wire::close::CloseKind;
@@ -423,9 +423,19 @@ impl Link {
 
     /// What the broker's promise means for the age of rows.
     fn set_max_age(&mut self, window: DedupeWindow) -> Result<(), Fatal> {
-        let hours = outbox_max_age_hours(window, self.options.max_age_hours_override)
+        let said = self.options.max_age_hours_override;
+        let hours = outbox_max_age_hours(window, said)
             .map_err(|refusal| Fatal::Unfit(refusal.to_string()))?;
-        self.max_age = Some(Duration::from_secs(u64::from(hours) * 60 * 60));
+        let max_age = Some(Duration::from_secs(u64::from(hours) * 60 * 60));
+        // Once, and not for every connection.
+        if let (Some(hours), true) = (outbox_max_age_cut(window, said), self.max_age != max_age) {
+            tracing::warn!(
+                said,
+                hours,
+                "outbox.max_age_hours_override is cut: ids are kept for ever"
+            );
+        }
+        self.max_age = max_age;
         Ok(())
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct BackupArguments {
     #[arg(long)]
     out: PathBuf,
     #[command(flatten)]
-    target: target::Target,
+    file: target::FileTarget,
 }
 
 #[derive(Debug, clap::Args)]
@@ -38,11 +38,12 @@ pub(crate) struct RestoreArguments {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    target: target::Target,
+    file: target::FileTarget,
 }
 
 pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
-    let Some(path) = arguments.target.sqlite_path() else {
+    let target = arguments.file.target();
+    let Some(path) = target.sqlite_path() else {
         let text = "error: a PostgreSQL database is backed up with its own tools: pg_dump, or \
                     pg_basebackup with its log";
         return Err(Failure::new(Exit::Usage, text));
@@ -57,8 +58,8 @@ pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Conflict, text));
     }
     // A copy of a page that has changed under its broker would look sound.
-    refuse_changed(&path).map_err(|error| arguments.target.unfit(error))?;
-    let opened = arguments.target.open_used().await?;
+    refuse_changed(&path).map_err(|error| target.unfit(error))?;
+    let opened = target.open_used().await?;
     match &*opened {
         Store::Sqlite(store) => {
             let _shown = progress::show("copying");
@@ -70,7 +71,8 @@ pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
 }
 
 pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure> {
-    let Some(to) = arguments.target.sqlite_path() else {
+    let target = arguments.file.target();
+    let Some(to) = target.sqlite_path() else {
         let text = "error: a PostgreSQL database is restored with its own tools; before a broker \
                     serves it, run: semel broker new-epoch";
         return Err(Failure::new(Exit::Usage, text));
@@ -81,7 +83,7 @@ pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure>
     let done = SqliteStore::restore(&arguments.from, &to, existing, &epoch, now(), Arc::new(end));
     done.await.map_err(|error| not_restored(&error, "the broker"))?;
     drop(shown);
-    let store = arguments.target.open().await?;
+    let store = target.open().await?;
     registrar::hold_all(&store).await?;
     print(&format!("restored as epoch {epoch}\n"))
 }
@@ -93,11 +95,12 @@ pub(crate) struct FreshArguments {
     #[arg(long)]
     confirm: bool,
     #[command(flatten)]
-    target: target::Target,
+    file: target::FileTarget,
 }
 
 pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
-    let Some(path) = arguments.target.sqlite_path() else {
+    let target = arguments.file.target();
+    let Some(path) = target.sqlite_path() else {
         let text = "error: --store is sqlite:PATH: a PostgreSQL database is never taken for new";
         return Err(Failure::new(Exit::Usage, text));
     };

@@ -26,6 +26,20 @@ pub(crate) struct Target {
     store: String,
 }
 
+/// The same of a verb that knows SQLite files alone.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FileTarget {
+    /// `sqlite:PATH`; PostgreSQL has tools of its own for this
+    #[arg(long)]
+    store: String,
+}
+
+impl FileTarget {
+    pub(super) fn target(&self) -> Target {
+        Target::at(self.store.clone())
+    }
+}
+
 /// A store that is open for as long as a command needs it, and closed in order after that.
 pub(crate) struct Opened(Store);
 

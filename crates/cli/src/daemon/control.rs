@@ -15,8 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::net::UnixStream;
 
 use super::home::command;
-use crate::exit::{Exit, Failure, chain};
-use crate::local::Local;
+use crate::exit::{Exit, Failure, Form, chain};
+use crate::local::{Joined, Local};
 use crate::started::{Kind, Started};
 use crate::{print, progress, up};
 
@@ -59,7 +59,7 @@ pub(super) struct Logs {
     #[arg(long, short)]
     follow: bool,
     #[command(flatten)]
-    local: Local,
+    joined: Joined,
 }
 
 pub(super) async fn status(arguments: &Simple) -> Result<(), Failure> {
@@ -110,12 +110,12 @@ pub(super) async fn rotate_token(arguments: &Simple) -> Result<(), Failure> {
 
 pub(super) async fn down(arguments: &Down) -> Result<(), Failure> {
     let home = arguments.local.home()?;
-    if stop(&home).await? {
-        print("the daemon has stopped\n")
-    } else {
-        let mesh = home.mesh();
-        print(&format!("no daemon runs for the mesh {mesh}\n"))
-    }
+    let (was_running, mesh) = (stop(&home).await?, home.mesh().as_str());
+    print(&match (arguments.local.form(), was_running) {
+        (Form::Json, _) => format!("{}\n", json!({"mesh": mesh, "stopped": was_running})),
+        (Form::Text, true) => "the daemon has stopped\n".to_owned(),
+        (Form::Text, false) => format!("no daemon runs for the mesh {mesh}\n"),
+    })
 }
 
 pub(super) async fn restart(arguments: &Restart) -> Result<(), Failure> {
@@ -126,7 +126,11 @@ pub(super) async fn restart(arguments: &Restart) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Conflict, text));
     }
     let started = Started::read(&home)?.unwrap_or_else(|| Started::new(usual(&home)));
-    let words = started.again(&home, &arguments.options)?;
+    let mut options = arguments.options.clone();
+    let is_json = options.iter().any(|word| word == "--json");
+    // What it says when it is ready is what this command says.
+    options.extend((arguments.local.form() == Form::Json && !is_json).then(|| "--json".to_owned()));
+    let words = started.again(&home, &options)?;
     // What makes no sense is told before anything stops.
     crate::check(&words)?;
     stop(&home).await?;
@@ -233,7 +237,7 @@ fn signal(pid: Pid, signal: Signal) -> Result<(), Failure> {
 }
 
 pub(super) async fn logs(arguments: &Logs) -> Result<(), Failure> {
-    let home = arguments.local.home()?;
+    let home = arguments.joined.home()?;
     let path = home.path(HomeFile::Log);
     let unreadable = |error: std::io::Error| {
         let text = format!(

@@ -41,7 +41,8 @@ pub(crate) struct Arguments {
     /// Run in the background; come back once it is ready
     #[arg(long)]
     detach: bool,
-    /// This is a container, whatever it looks like
+    /// Go by the defaults of a container, whatever this host looks like: the member is kept, and
+    /// the local API is on the socket alone. CI, Kubernetes and RunPod keep their own
     #[arg(long)]
     container: bool,
     #[command(flatten)]

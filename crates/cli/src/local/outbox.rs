@@ -58,6 +58,9 @@ enum Command {
         /// The new row's key; without it one is made
         #[arg(long, value_name = "KEY")]
         new_client_id: Option<String>,
+        /// Make the new row's key, as without --new-client-id
+        #[arg(long, conflicts_with = "new_client_id")]
+        auto: bool,
         /// Send this file's content instead
         #[arg(long, value_name = "FILE")]
         patch_payload: Option<PathBuf>,
@@ -92,7 +95,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             let row = daemon.get(&format!("/v1/outbox/{}", semel_wire::path::encode(id))).await?;
             daemon.show(&row, lines)
         }
-        Command::Requeue { id, new_client_id, patch_payload, even_if_delivered } => {
+        Command::Requeue { id, new_client_id, auto: _, patch_payload, even_if_delivered } => {
             let mut body = Map::new();
             if let Some(key) = new_client_id {
                 body.insert("client_message_id".to_owned(), json!(key));

@@ -94,6 +94,23 @@ fn topics_queues_and_invites() {
 }
 
 #[test]
+fn a_row_is_requeued_under_a_key_that_is_made_or_given() {
+    let mut mesh = Mesh::new();
+    let alice = mesh.join("alice", "member");
+    mesh.broker.take().unwrap().kill();
+    let daemon = alice.up();
+    let to = daemon.ready["pubkey"].as_str().unwrap();
+    alice.run(&["send", to, "hello", "--key", "first"]);
+    let made = alice.run_json(&["outbox", "requeue", "--id", "first", "--auto"]);
+    let key = made["client_message_id"].as_str().unwrap();
+    assert!(made["status"] == "queued" && key != "first", "{made}");
+    let given = alice.run_json(&["outbox", "requeue", "--id", key, "--new-client-id", "third"]);
+    assert_eq!(given["client_message_id"], "third");
+    let row = alice.run_json(&["outbox", "inspect", "first"]);
+    assert_eq!((&row["status"], &row["aborted_by"]), (&json!("aborted"), &json!("operator")));
+}
+
+#[test]
 fn a_folder_has_one_daemon_and_without_one_nothing_is_done() {
     let mesh = Mesh::new();
     let alice = mesh.join("alice", "member");
@@ -108,15 +125,29 @@ fn a_folder_has_one_daemon_and_without_one_nothing_is_done() {
     assert!(text.contains("a daemon runs there already"), "{text}");
     assert_eq!(alice.run(&["daemon", "down"]), "the daemon has stopped");
     assert_eq!(alice.run(&["daemon", "down"]), format!("no daemon runs for the mesh {MESH}"));
+    let nobody = json!({"mesh": MESH, "stopped": false});
+    assert_eq!(alice.run_json(&["daemon", "down"]), nobody);
+    // An address in plain text is allowed for an invite that names one.
+    let (code, text) = fails(&["mesh", "invite", "--insecure-allow-plain", "--home", &home]);
+    assert!(code == 2 && text.contains("--broker-url"), "{text}");
+    // One key is made or given.
+    let both = ["outbox", "requeue", "--id", "x", "--auto", "--new-client-id", "y"];
+    let (code, text) = fails(&[&both[..], &["--home", &home]].concat());
+    assert!(code == 2 && text.contains("--auto"), "{text}");
     // In the background, restarted, and stopped.
     alice.run(&["daemon", "up", "--detach", "--no-tcp"]);
     assert_eq!(alice.run_json(&["daemon", "status"])["mesh"], MESH);
-    alice.run(&["daemon", "restart"]);
+    let restarted = alice.run_json(&["daemon", "restart"]);
+    assert_eq!((&restarted["event"], &restarted["mesh"]), (&json!("ready"), &json!(MESH)));
     let port = alice.folder().join("http.port");
     assert!(!port.exists(), "it is restarted as it was started");
     succeeds(&["daemon", "restart", "--home", &home, "--", "--api-listen", "127.0.0.1:0"]);
     assert!(port.exists(), "what is said now wins");
-    alice.run(&["daemon", "down"]);
+    let stopped = alice.run_json(&["daemon", "down"]);
+    assert_eq!(stopped, json!({"mesh": MESH, "stopped": true}));
+    // Its lines are JSON whatever is said.
+    let (code, text) = fails(&["daemon", "logs", "--json", "--home", &home]);
+    assert!(code == 2 && text.contains("--json"), "{text}");
     assert!(alice.run(&["daemon", "logs"]).contains("connected to the broker"));
     let (code, text) = fails(&["mesh", "join", &mesh.invite("member"), "--home", &home]);
     assert_eq!(code, 4, "{text}");

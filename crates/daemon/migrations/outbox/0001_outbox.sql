@@ -42,7 +42,7 @@ CREATE TABLE outbox (
     broker_message_id   TEXT,
     history_id          INTEGER,
     aborted_at          INTEGER,
-    aborted_by          TEXT    CHECK (aborted_by IN ('operator', 'auto')),
+    aborted_by          TEXT    CHECK (aborted_by IN ('operator')),
     superseded_by       TEXT    REFERENCES outbox (id),
 
     CONSTRAINT delivered_iff_done
