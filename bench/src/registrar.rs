@@ -29,7 +29,7 @@ use crate::{facts, plan};
 const GRANTS: usize = 20_000;
 pub(crate) const DOMAIN: &str = "bench";
 
-/// The bar is measured against rows that are committed one by one, on both stores (quality.md).
+/// The bar is measured against rows that are committed one by one, on both stores.
 /// What one commit for many rows gives is shown beside it, without a target.
 const BARE_SQLITE: [(&str, u64); 3] = [
     ("bare SQLite loop, 1 insert per commit", 1),

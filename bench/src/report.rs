@@ -150,7 +150,7 @@ pub(crate) enum Want {
     AtMost(f64),
 }
 
-/// One bar of quality.md: ours against what it is measured by.
+/// One bar: ours against what it is measured by.
 #[derive(Clone)]
 pub(crate) struct Bar {
     pub(crate) ours: &'static str,

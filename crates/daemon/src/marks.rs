@@ -1,7 +1,7 @@
 //! What the sender learns about rows is written down behind its back: the loss of such a mark is
-//! harmless, because sending again is (architecture.md, "Group commit"). Marks are applied in the
-//! order in which they were made, many at a time, and the sender is told once they are on disk:
-//! until then the rows in the file do not say what it knows.
+//! harmless, because sending again is (decision 009). Marks are applied in the order in which they
+//! were made, many at a time, and the sender is told once they are on disk: until then the rows in
+//! the file do not say what it knows.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! PostgreSQL behind a pool that is honest about lost commits, and forward-only migrations for
 //! both. It knows none of our tables and depends on no other crate of ours.
 //!
-//! Two promises hold for both stores (architecture.md, "Group commit"; mesh.md §10):
+//! Two promises hold for both stores (ARCHITECTURE.md, "How a write goes"; mesh.md §10):
 //! - nothing is answered before it is on disk;
 //! - an error says whether the write was undone or whether nobody can know ([`Fate`]).
 

@@ -1,4 +1,4 @@
-//! `crate-edges`: which of our crates may depend on which (ARCHITECTURE.md, "Crates").
+//! `crate-edges`: which of our crates may depend on which (ARCHITECTURE.md, "Edges").
 
 use toml::Table;
 

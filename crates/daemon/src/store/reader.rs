@@ -1,5 +1,5 @@
 //! The tables `reader` and `inbox_read`: how far readers have read, and which messages that makes
-//! read. Only those are ever swept (agents.md §1), and only an acknowledgement makes a message
+//! read. Only those are ever swept (decision 019), and only an acknowledgement makes a message
 //! read: whoever lists or streams messages may not have got to them.
 //!
 //! A reader says how far it has read with one small write. That these messages are read is noted

@@ -1,4 +1,4 @@
-//! The gears that every engine has (jobs.md §8; interfaces.md, "Built-in actions"): plain function
+//! The gears that every engine has (jobs.md §8; gear.md, "Built-in gears"): plain function
 //! calls in this process, except `shell`, which runs in the sandbox.
 
 pub mod files;

@@ -1,4 +1,4 @@
-//! The writer thread and its group commit (architecture.md, "Group commit").
+//! The writer thread and its group commit (ARCHITECTURE.md, "How a write goes").
 //!
 //! One transaction carries every write that arrived while the last one was committed; all are
 //! answered after the COMMIT. Three things can go wrong, and each is said differently:
