@@ -1,4 +1,5 @@
 //! What is done with a step, by what its line in the execution log says (jobs.md §4, §1).
+//! `docs/design/jobs.md` shows the same table; a test compares them.
 
 use semel_core::status;
 
@@ -68,7 +69,7 @@ pub enum Dispatch {
     GiveUp,
 }
 
-/// The table.
+/// The table: line for line that of `docs/design/jobs.md`.
 #[rustfmt::skip]
 pub fn dispatch(
     logged: Logged, content: Content, attempts: Attempts, recovery: Recovery,

@@ -32,6 +32,19 @@ pub fn equals_document<const N: usize, Cell: AsRef<str>>(
     assert_eq!(document_rows(document, name), code, "document (left) and code (right) of {name}");
 }
 
+/// The same of the first columns; those behind them are for people.
+pub fn first_columns_equal_document<const N: usize, Cell: AsRef<str>>(
+    document: &str,
+    name: &str,
+    rows: impl IntoIterator<Item = [Cell; N]>,
+) {
+    let cells = |row: [Cell; N]| row.map(|cell| cell.as_ref().to_owned()).to_vec();
+    let code: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
+    let mut document = document_rows(document, name);
+    document.iter_mut().for_each(|row| row.truncate(N));
+    assert_eq!(document, code, "document (left) and code (right) of {name}");
+}
+
 /// Every one of these rows matches exactly one line of the Markdown table after
 /// `<!-- table: NAME -->`, where a dash in the document stands for any value; and every line of the
 /// document matches some row.

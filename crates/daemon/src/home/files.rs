@@ -1,4 +1,4 @@
-//! The files of a daemon's folder: row for row the table of daemon.md.
+//! The files of a daemon's folder: row for row the table of daemon.md, "Files".
 
 use semel_core::status;
 
@@ -79,5 +79,20 @@ impl HomeFile {
     /// Whether only its owner may read it.
     pub const fn is_private(self) -> bool {
         self.mode() & 0o077 == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use semel_testkit::tables;
+
+    const DOCUMENT: &str = include_str!("../../../../docs/design/daemon.md");
+
+    #[test]
+    fn the_files_equal_the_document() {
+        let rows =
+            HomeFile::ALL.iter().map(|file| [file.to_string(), format!("{:04o}", file.mode())]);
+        tables::first_columns_equal_document(DOCUMENT, "home_files", rows);
     }
 }

@@ -1,5 +1,7 @@
 //! Opening, probing, closing.
 
+use semel_testkit::tables;
+
 use super::*;
 use crate::limits::BREAKER_OPEN;
 
@@ -14,6 +16,25 @@ fn open() -> Breaker {
     let mut breaker = Breaker::default();
     assert!(breaker.note(&[Run::Failed; 5], None, START));
     breaker
+}
+
+#[test]
+fn what_a_run_says_equals_the_document() {
+    let document = include_str!("../../../../docs/design/jobs.md");
+    let row = |failure: Option<FailureClass>| {
+        let run = Run::of(failure);
+        let said = match run {
+            Run::Succeeded => "succeeded",
+            Run::Failed => "failed",
+            Run::Broke => "broke",
+            Run::Refused => "refused",
+        };
+        let ended = failure.map_or("a result", FailureClass::as_str);
+        [ended, said, if run.counts() { "yes" } else { "no" }]
+    };
+    let classes = FailureClass::ALL.iter().copied().map(Some);
+    let rows: Vec<_> = std::iter::once(None).chain(classes).map(row).collect();
+    tables::equals_document(document, "breaker_runs", rows);
 }
 
 #[test]

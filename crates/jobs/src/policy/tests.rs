@@ -31,6 +31,23 @@ fn approve_all() -> Policy {
 }
 
 #[test]
+fn the_floor_equals_the_document() {
+    let document = include_str!("../../../../docs/design/jobs.md");
+    let verdict = |policy: &Policy, action: &Action| {
+        policy.judge(&Judged::of(&step(&json!({}), None), action, Asker::Caller)).as_str()
+    };
+    let (all, none) = (approve_all(), Policy::default());
+    let mut rows = Vec::new();
+    for risk in Risk::ALL {
+        for (always_asks, said) in [(false, "no"), (true, "yes")] {
+            let action = action(*risk, always_asks);
+            rows.push([risk.as_str(), said, verdict(&none, &action), verdict(&all, &action)]);
+        }
+    }
+    semel_testkit::tables::equals_document(document, "policy_floor", rows);
+}
+
+#[test]
 fn nothing_lowers_a_floor() {
     let judge = |policy: &Policy, action: &Action, risk: Option<&str>| {
         policy.judge(&Judged::of(&step(&json!({}), risk), action, Asker::Caller))
