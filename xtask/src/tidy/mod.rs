@@ -3,6 +3,7 @@
 //! `check` is a pure function of the files, so every rule is tested with a small tree of its own.
 //! Paths are relative to the repository and written with `/`.
 
+mod citations;
 mod edges;
 mod growth;
 mod habits;
@@ -72,6 +73,7 @@ fn check(files: &[SourceFile]) -> Vec<Violation> {
             }
         }
     }
+    citations::check(files, &mut found);
     edges::check(files, &mut found);
     migrations::check(files, &mut found);
     growth::check(files, &mut found);
