@@ -48,8 +48,8 @@ pub(crate) fn to_file(file: LogFile) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How much is said. A word that means nothing is refused: whoever sets it looks for lines that would
-/// not be there.
+/// How much is said. A word that means nothing is refused: whoever sets it looks for lines that
+/// would not be there.
 fn level() -> Result<Level, Failure> {
     let said = std::env::var_os(LEVEL).unwrap_or_default();
     match said.to_str() {
