@@ -11,6 +11,7 @@ use semel_daemon::config::Config;
 use semel_daemon::home::{Home, HomeError, HomeFile, Presence, check_own};
 use semel_daemon::identity::Identity;
 use semel_jobs::gear::load::Loader;
+use semel_jobs::gear::reach;
 use semel_jobs::gear::registry::Registry;
 
 use crate::broker::token;
@@ -97,7 +98,8 @@ pub(crate) fn jobs(root: &Path) -> Vec<Fault> {
     let folder = root.join("jobs");
     let authority = folder.join("authority");
     let checked = [("authority of jobs", token::check_authority(&authority), authority)];
-    let mut faults: Vec<Fault> = own_folder(root, "jobs").into_iter().collect();
+    let mut faults: Vec<Fault> = place(root).into_iter().collect();
+    faults.extend(own_folder(root, "jobs"));
     faults.extend(lost("authority of jobs", &Kept::jobs_key(root)));
     faults.extend(faulty(checked));
     faults.extend(lock("lock of jobs", folder.join("lock")));
@@ -106,6 +108,14 @@ pub(crate) fn jobs(root: &Path) -> Vec<Fault> {
         faults.push(Fault::new("gears", root.join("jobs/gear"), text));
     }
     faults
+}
+
+/// Gears may read the system's folders: nothing of the engine may be in there.
+fn place(root: &Path) -> Option<Fault> {
+    let error = reach::judge_place(root).err()?;
+    let (check, text) = ("place of the home".to_owned(), chain(&error));
+    let to_do = "move the home to a folder of its own".to_owned();
+    Some(Fault { check, text, to_do, is_advised: false })
 }
 
 /// What `semel job serve` reads besides that.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use semel_client::Download;
@@ -68,13 +69,14 @@ async fn into_file(
     path: &Path,
 ) -> Result<u64, Failure> {
     let stopped = stopped().map_err(not_written)?;
-    let mut file = File::create_new(path).map_err(|error| {
-        let (exit, why) = match error.kind() == ErrorKind::AlreadyExists {
-            true => (Exit::Conflict, "exists already".to_owned()),
-            false => (Exit::Failed, format!("cannot be made: {error}")),
-        };
-        Failure::new(exit, format!("error: {} {why}", path.display()))
-    })?;
+    let mut file =
+        File::options().write(true).create_new(true).mode(0o600).open(path).map_err(|error| {
+            let (exit, why) = match error.kind() == ErrorKind::AlreadyExists {
+                true => (Exit::Conflict, "exists already".to_owned()),
+                false => (Exit::Failed, format!("cannot be made: {error}")),
+            };
+            Failure::new(exit, format!("error: {} {why}", path.display()))
+        })?;
     let fetched = tokio::select! {
         fetched = fetch(daemon, download, hash, &mut file) => fetched,
         () = stopped => Err(Failure::new(Exit::Failed, "error: it was stopped before its end")),

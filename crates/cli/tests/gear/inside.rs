@@ -189,6 +189,30 @@ fn memory_that_no_limit_counts() {
     all_refused(&found, &["EPERM", "ENOSYS"]);
 }
 
+/// The numbers of the calls are those of this kind of machine.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn nobody_is_told_of_files_that_he_may_not_open() {
+    let world = World::new();
+    let found = world.result("watch", &json!({"path": world.home()}));
+    all_refused(&found, &["EPERM"]);
+}
+
+/// What every gear may read holds no home, and nothing is written there to find that out.
+#[test]
+fn a_home_among_the_programs_of_the_system() {
+    let world = World::new();
+    let home = "/usr/lib/semel-home-of-a-test";
+    for arguments in [&["gear", "install", "hostile"][..], &["job", "serve"]] {
+        let mut command = world.command(arguments);
+        let output = command.env("SEMEL_HOME", home).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(errors.contains("which every gear may read"), "{arguments:?}: {errors}");
+        assert!(!fs::exists(home).unwrap(), "{arguments:?}");
+    }
+}
+
 /// The keys of this host are beside the certificates that every program needs.
 #[test]
 fn certificates_without_their_keys() {

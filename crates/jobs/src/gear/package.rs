@@ -6,15 +6,18 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
 use semel_core::hex::Hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use super::beneath::{self, BENEATH, FOLDER};
 use super::document::{Document, FILE, Invalid};
 use super::reach::{Home, Trespass};
 use super::sandbox::Ability;
@@ -137,7 +140,8 @@ pub(crate) fn manifest_text(package: &Path) -> Result<String, PackageError> {
     let path = package.join(FILE);
     let mut bytes = Vec::new();
     let limit = u64::try_from(MANIFEST_BYTES_MAX).unwrap_or(u64::MAX);
-    let file = File::open(&path).map_err(io("open", &path))?;
+    let file = beneath::plain_file(&opened(package)?, Path::new(FILE));
+    let file = file.map_err(io("open", &path))?;
     file.take(limit + 1).read_to_end(&mut bytes).map_err(io("read", &path))?;
     let why = "it is not text";
     String::from_utf8(bytes).map_err(|_| PackageError::Unfit { path, why })
@@ -151,6 +155,7 @@ pub fn install(
     source: &Path,
     waived: &[Ability],
 ) -> Result<(Document, State), PackageError> {
+    Home::judge_place(home)?;
     let gears = folder(root);
     make(&gears, 0o700)?;
     let home = Home::of(home).map_err(io("find", home))?;
@@ -249,44 +254,71 @@ fn hash(from: &Path) -> Result<String, PackageError> {
 fn read_package(from: &Path, to: Option<&Path>) -> Result<String, PackageError> {
     let mut hash = Sha256::new();
     let mut room = Room { files: PACKAGE_FILES_MAX, bytes: PACKAGE_BYTES_MAX };
-    read_folder(from, to, "", 0, &mut room, &mut hash)?;
+    let folder = opened(from)?;
+    read_folder((&folder, from), to, "", 0, &mut room, &mut hash)?;
     Ok(Hex::<32>(hash.finalize().into()).to_string())
 }
 
+/// The folder of a package. Whoever names it may do so by a link; in there, nothing leads out.
+fn opened(folder: &Path) -> Result<OwnedFd, PackageError> {
+    let opened = rustix::fs::open(folder, FOLDER, Mode::empty());
+    opened.map_err(|errno| io("open", folder)(errno.into()))
+}
+
+/// The names in a folder.
+fn names((folder, path): (&OwnedFd, &Path), room: &mut Room) -> Result<Vec<String>, PackageError> {
+    let failed = |errno: Errno| io("list", path)(errno.into());
+    let unfit = |why| PackageError::Unfit { path: path.to_owned(), why };
+    let mut names = Vec::new();
+    for entry in Dir::read_from(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_str().map_err(|_| unfit("a file's name is not text"))?;
+        if name == "." || name == ".." {
+            continue;
+        }
+        let left = room.files.checked_sub(1);
+        room.files = left.ok_or_else(|| unfit("there are too many files in the package"))?;
+        names.push(name.to_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
 fn read_folder(
-    from: &Path,
+    (folder, from): (&OwnedFd, &Path),
     to: Option<&Path>,
     name: &str,
     depth: usize,
     room: &mut Room,
     hash: &mut Sha256,
 ) -> Result<(), PackageError> {
-    let unfit = |why| Err(PackageError::Unfit { path: from.to_owned(), why });
     if depth > PACKAGE_DEPTH_MAX {
-        return unfit("there are folders in folders without end");
+        let why = "there are folders in folders without end";
+        return Err(PackageError::Unfit { path: from.to_owned(), why });
     }
     to.map_or(Ok(()), |to| make(to, 0o700))?;
-    let mut names = Vec::new();
-    for entry in fs::read_dir(from).map_err(io("list", from))? {
-        let entry = entry.map_err(io("list", from))?;
-        let Some(left) = room.files.checked_sub(1) else {
-            return unfit("there are too many files in the package");
-        };
-        room.files = left;
-        match entry.file_name().into_string() {
-            Ok(name) => names.push(name),
-            Err(_) => return unfit("a file's name is not text"),
-        }
-    }
-    names.sort();
-    for entry in names {
+    for entry in names((folder, from), room)? {
         let (source, target) = (from.join(&entry), to.map(|to| to.join(&entry)));
-        let path = if name.is_empty() { entry } else { format!("{name}/{entry}") };
-        let kind = fs::symlink_metadata(&source).map_err(io("look at", &source))?.file_type();
-        if kind.is_dir() {
-            read_folder(&source, target.as_deref(), &path, depth + 1, room, hash)?;
-        } else if kind.is_file() {
-            read_file(&source, target.as_deref(), &path, room, hash)?;
+        let failed = |what| {
+            let source = source.clone();
+            move |errno: Errno| io(what, &source)(errno.into())
+        };
+        let found = rustix::fs::statat(folder, &entry, AtFlags::SYMLINK_NOFOLLOW);
+        let kind = FileType::from_raw_mode(found.map_err(failed("look at"))?.st_mode);
+        // What was exchanged since for a link or a pipe is not opened: the kernel goes beneath this
+        // folder and nowhere else.
+        let open = |flags| {
+            let opened = rustix::fs::openat2(folder, &entry, flags, Mode::empty(), BENEATH);
+            opened.map_err(failed("open"))
+        };
+        let path = if name.is_empty() { entry.clone() } else { format!("{name}/{entry}") };
+        if kind == FileType::Directory {
+            let inner = open(FOLDER | OFlags::NOFOLLOW)?;
+            read_folder((&inner, &source), target.as_deref(), &path, depth + 1, room, hash)?;
+        } else if kind == FileType::RegularFile {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            let file = File::from(open(flags)?);
+            read_file((file, &source), target.as_deref(), &path, room, hash)?;
         } else {
             let why = "only plain files and folders can be in a package";
             return Err(PackageError::Unfit { path: source, why });
@@ -298,16 +330,12 @@ fn read_folder(
 }
 
 fn read_file(
-    from: &Path,
+    (mut source, from): (File, &Path),
     to: Option<&Path>,
     name: &str,
     room: &mut Room,
     hash: &mut Sha256,
 ) -> Result<(), PackageError> {
-    // A file that became a link or a pipe meanwhile is not opened.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let opened = rustix::fs::open(from, flags, Mode::empty());
-    let mut source = File::from(opened.map_err(|errno| io("open", from)(errno.into()))?);
     let found = source.metadata().map_err(io("look at", from))?;
     if !found.is_file() {
         let why = "not a plain file any more";

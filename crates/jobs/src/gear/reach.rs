@@ -17,7 +17,29 @@ use serde::{Deserialize, Serialize};
 use super::document::Permissions;
 
 /// Folders of the kernel: they show other processes and the machine.
-const SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
+const OF_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// What every gear may read and run: programs need it of the system.
+pub(crate) const OF_SYSTEM: [&str; 17] = [
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/bin",
+    "/sbin",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    // Not all of `/etc/ssl` and `/etc/pki/tls`: an engine of root could read the host's keys there.
+    "/etc/ssl/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/localtime",
+];
 
 /// Why a gear may not have a path that its manifest declares.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +59,18 @@ pub enum Trespass {
         path: PathBuf,
         /// The engine's home.
         home: PathBuf,
+    },
+    /// Every gear may read the system, and the engine's files would be part of it.
+    #[error(
+        "the home {} lies in {}, which every gear may read: choose another home (--home)",
+        home.display(),
+        system.display()
+    )]
+    System {
+        /// The engine's home.
+        home: PathBuf,
+        /// What of the system it lies in.
+        system: PathBuf,
     },
     /// It shows other processes or the machine.
     #[error("{} belongs to the kernel: no gear may have it", path.display())]
@@ -77,6 +111,12 @@ pub(crate) struct Home {
     pub(crate) numbers: Vec<Number>,
 }
 
+/// Whether an engine may have its home here; one that is not there yet is judged by where it would
+/// be.
+pub fn judge_place(root: &Path) -> Result<(), Trespass> {
+    Home::judge_place(root)
+}
+
 impl Home {
     /// The home as it is now.
     pub(crate) fn of(root: &Path) -> io::Result<Self> {
@@ -88,6 +128,29 @@ impl Home {
         Ok(Self { path, numbers })
     }
 
+    /// Whether a home may be here.
+    pub(crate) fn judge_place(root: &Path) -> Result<(), Trespass> {
+        let failed = |source| Trespass::Io { path: root.to_owned(), source };
+        let root = std::path::absolute(root).map_err(failed)?;
+        let is_there = |path: &&Path| path.exists();
+        let there = root.ancestors().find(is_there).unwrap_or(Path::new("/"));
+        Self::of(there).map_err(failed)?.apart_from(&OF_SYSTEM)
+    }
+
+    /// By numbers: what is mounted in several places is the same under every name.
+    fn apart_from(&self, system: &[impl AsRef<Path>]) -> Result<(), Trespass> {
+        let holds = |path: &&Path| {
+            let opened = open_of_system(path);
+            opened.is_ok_and(|opened| self.numbers.contains(&opened.number))
+        };
+        match system.iter().map(AsRef::as_ref).find(holds) {
+            None => Ok(()),
+            Some(system) => {
+                Err(Trespass::System { home: self.path.clone(), system: system.to_owned() })
+            }
+        }
+    }
+
     /// Judges all paths of a manifest, as they are now.
     pub(crate) fn allow(&self, permissions: &Permissions) -> Result<(), Trespass> {
         permissions.read.iter().chain(&permissions.write).try_for_each(|path| self.judge(path))
@@ -95,7 +158,7 @@ impl Home {
 
     fn judge(&self, path: &Path) -> Result<(), Trespass> {
         let owned = || path.to_owned();
-        if SYSTEM.iter().any(|kernel| path.starts_with(kernel)) {
+        if OF_KERNEL.iter().any(|kernel| path.starts_with(kernel)) {
             return Err(Trespass::Kernel { path: owned() });
         }
         let opened = open(path).map_err(|source| match fs::canonicalize(path) {
@@ -167,6 +230,30 @@ mod tests {
         assert!(matches!(refused, Err(Trespass::Kernel { .. })), "{refused:?}");
         let refused = kept.allow(&reading(&root.join("nothing")));
         assert!(matches!(refused, Err(Trespass::Io { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_home_lies_in_nothing_that_every_gear_may_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = fs::canonicalize(folder.path()).expect("it is there");
+        fs::create_dir_all(root.join("usr/local/home")).expect("a folder");
+        fs::create_dir_all(root.join("data/usr")).expect("a folder");
+        symlink("usr/local", root.join("link")).expect("a link");
+        let system = [root.join("none"), root.join("usr")];
+        for inside in ["usr", "usr/local/home", "link/home"] {
+            let home = Home::of(&root.join(inside)).expect("a home");
+            let refused = home.apart_from(&system);
+            assert!(matches!(refused, Err(Trespass::System { .. })), "{inside}: {refused:?}");
+        }
+        for apart in ["", "data/usr"] {
+            let home = Home::of(&root.join(apart)).expect("a home");
+            home.apart_from(&system).expect(apart);
+        }
+        for inside in ["/usr/local/no-such-home/at/all", "/usr"] {
+            let refused = Home::judge_place(Path::new(inside));
+            assert!(matches!(refused, Err(Trespass::System { .. })), "{inside}: {refused:?}");
+        }
+        Home::judge_place(&root.join("not/there/yet")).expect("it may be there");
     }
 
     #[test]

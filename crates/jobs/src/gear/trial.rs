@@ -1,6 +1,8 @@
 //! A gear that is tried out before it is installed: the same sandbox, the same lines, a home that
 //! is thrown away.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +49,10 @@ impl Trial {
             .put(Arc::<Installed>::clone(&gear), true)
             .map_err(|_| refused("a schema cannot be used"))?;
         let workspace = home.0.join("workspace");
-        std::fs::create_dir(&workspace).map_err(|_| refused("no workspace can be made"))?;
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&workspace)
+            .map_err(|_| refused("no workspace can be made"))?;
         Ok(Self { registry, gear, workspace, _home: home })
     }
 

@@ -142,6 +142,20 @@ def hidden_memory(context):
     }
 
 
+@worker.action("watch")
+def watch(context):
+    """What becomes of files that may not be opened, told by the kernel."""
+    path = context.params["path"].encode()
+    found = {
+        "inotify_init": call(253),
+        "inotify_init1": call(294, 0),
+        "inotify_add_watch": call(254, 0, path, 0xFFF),
+        "fanotify_init": call(300, 0, 0),
+        "fanotify_mark": call(301, 0, 1, 0x2, -100, path),
+    }
+    return found
+
+
 @worker.action("dig")
 def dig(context):
     """Folders in folders, deeper than any path."""

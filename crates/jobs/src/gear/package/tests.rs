@@ -106,3 +106,37 @@ fn nobody_is_given_the_engines_own_files() {
     }
     fs::remove_file(link).expect("it is there");
 }
+
+/// A folder of the package is a link to somewhere else half of the time.
+#[test]
+fn a_folder_that_is_exchanged_for_a_link_leads_nowhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (package, outside) = (folder.path().join("package"), folder.path().join("outside"));
+    for place in [package.join("real"), outside.clone()] {
+        fs::create_dir_all(place).expect("a folder");
+    }
+    fs::write(package.join("real/file"), "mine").expect("a file");
+    fs::write(outside.join("file"), "secret").expect("a file");
+    let link = folder.path().join("link");
+    symlink(&outside, &link).expect("a link");
+    let real = package.join("real");
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let flags = rustix::fs::RenameFlags::EXCHANGE;
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                let (here, cwd) = (rustix::fs::CWD, rustix::fs::CWD);
+                rustix::fs::renameat_with(here, &real, cwd, &link, flags).expect("exchanged");
+            }
+        });
+        let copies = (0..500).filter_map(|number| {
+            let to = folder.path().join(format!("copy{number}"));
+            copy(&package, &to).ok().map(|_| fs::read_to_string(to.join("real/file")))
+        });
+        let copies: Vec<_> = copies.collect();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        for copied in copies {
+            assert_eq!(copied.expect("it was copied"), "mine");
+        }
+    });
+}

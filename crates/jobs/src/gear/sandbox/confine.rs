@@ -15,32 +15,10 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use super::super::reach::{self, Number, Opened};
+use super::super::reach::{self, Number, OF_SYSTEM, Opened};
 use super::Limits;
 
 type Failed = Box<dyn std::error::Error>;
-
-/// What programs need of the system, to read and to run.
-const SYSTEM: [&str; 17] = [
-    "/usr",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/bin",
-    "/sbin",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    // Not all of `/etc/ssl` and `/etc/pki/tls`: an engine of root could read the host's keys there.
-    "/etc/ssl/certs",
-    "/etc/ssl/cert.pem",
-    "/etc/ssl/openssl.cnf",
-    "/etc/pki/tls/certs",
-    "/etc/pki/tls/cert.pem",
-    "/etc/pki/tls/openssl.cnf",
-    "/etc/pki/ca-trust/extracted",
-    "/etc/localtime",
-];
 
 /// Devices that hold nothing.
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
@@ -108,6 +86,7 @@ pub(super) fn drop_capabilities() -> Result<(), Failed> {
 pub(super) struct Grounds {
     read: Vec<Opened>,
     write: Vec<Opened>,
+    kept_from: Vec<Number>,
 }
 
 impl Grounds {
@@ -129,6 +108,7 @@ impl Grounds {
         Ok(Self {
             read: read.iter().map(open).collect::<Result<_, _>>()?,
             write: write.iter().map(open).collect::<Result<_, _>>()?,
+            kept_from: kept_from.to_vec(),
         })
     }
 }
@@ -147,7 +127,7 @@ pub(super) fn restrict_files(grounds: Grounds) -> Result<(), Failed> {
     let devices = BitFlags::from(AccessFs::ReadFile) | AccessFs::WriteFile;
     let change = all & !BitFlags::from(AccessFs::Execute);
     let change = change & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock);
-    let system = SYSTEM.iter().map(|path| (Path::new(path), look));
+    let system = OF_SYSTEM.iter().map(|path| (Path::new(path), look));
     let devices = DEVICES.iter().map(|path| (Path::new(path), devices));
     let system = system.chain(devices).filter_map(|(path, access)| {
         // What the system does not have is not needed; what was declared has to be there.
@@ -156,6 +136,10 @@ pub(super) fn restrict_files(grounds: Grounds) -> Result<(), Failed> {
     let read = grounds.read.into_iter().map(|opened| (opened, look));
     let write = grounds.write.into_iter().map(|opened| (opened, change));
     for (opened, access) in system.chain(read).chain(write) {
+        // Of the system too: who moved the home into it since it was looked at gave it away.
+        if grounds.kept_from.contains(&opened.number) {
+            return Err("a folder of the system holds the engine's home".into());
+        }
         // A rule for a file may not speak of folders.
         let access = match opened.is_folder {
             true => access,
@@ -184,7 +168,7 @@ const FORBIDDEN: &[i64] = &[
     // Ways into the kernel that have their own rules.
     libc::SYS_bpf, libc::SYS_userfaultfd, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register, libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key,
-    libc::SYS_fanotify_init, libc::SYS_quotactl, libc::SYS_syslog, libc::SYS_acct,
+    libc::SYS_fanotify_init, libc::SYS_fanotify_mark, libc::SYS_quotactl, libc::SYS_syslog, libc::SYS_acct,
     libc::SYS_memfd_secret, libc::SYS_personality,
     // Memory that is counted for no process.
     libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_msgget,
@@ -195,7 +179,8 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_delete_module, libc::SYS_kexec_load, libc::SYS_kexec_file_load,
     libc::SYS_settimeofday, libc::SYS_clock_settime, libc::SYS_clock_adjtime, libc::SYS_adjtimex,
     libc::SYS_vhangup, libc::SYS_nfsservctl,
-    // What Landlock does not see.
+    // What Landlock does not see: changes of files that may not be opened are told all the same.
+    libc::SYS_inotify_init1, libc::SYS_inotify_add_watch,
     libc::SYS_fchmod, libc::SYS_fchmodat, SYS_FCHMODAT2, libc::SYS_fchown, libc::SYS_fchownat,
     libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr,
     libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr,
@@ -214,7 +199,7 @@ const SYS_FILE_SETATTR: i64 = 469;
 const FORBIDDEN_HERE: &[i64] = &[
     libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown, libc::SYS_utime, libc::SYS_utimes,
     libc::SYS_futimesat, libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_modify_ldt,
-    libc::SYS_uselib, libc::SYS_ustat, libc::SYS_sysfs, libc::SYS__sysctl,
+    libc::SYS_inotify_init, libc::SYS_uselib, libc::SYS_ustat, libc::SYS_sysfs, libc::SYS__sysctl,
     // The same under the numbers of x32.
     X32 | 521, X32 | 528, X32 | 539, X32 | 540,
 ];
