@@ -105,6 +105,7 @@ pub const JOB: &[(S, E, S)] = &[
     (S::Executing,        E::Replan,          S::Planning        ), // replan_allowed
     (S::Executing,        E::StepFailed,      S::Failed          ),
     (S::Executing,        E::Unsure,          S::AwaitingApproval),
+    (S::Executing,        E::NeedsPerson,     S::AwaitingApproval), // the policy became stricter
     (S::Executing,        E::BreakerOpen,     S::Pending         ),
     (S::Planning,         E::DeadlinePassed,  S::Failed          ),
     (S::Validating,       E::DeadlinePassed,  S::Failed          ),

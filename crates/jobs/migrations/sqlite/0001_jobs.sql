@@ -58,9 +58,14 @@ CREATE TABLE job (
     home            TEXT,
     -- The gear that asked for it, for a step of another job; nothing when a person or a program did.
     asker           TEXT,
+    -- The strictest verdict that its plan may go by: the policy's own, or that of a person who was asked.
+    consent         TEXT    CHECK (consent = 'approve' OR consent = 'ask'),
+    -- What that gear might have done by others, when it asked.
+    grants          TEXT    CHECK (grants IS NULL OR json_valid(grants)),
 
     CONSTRAINT asker_is_a_gear
         CHECK (source = 'retry' OR (source = 'sub_job') = (asker IS NOT NULL)),
+    CONSTRAINT grants_are_an_askers CHECK ((asker IS NULL) = (grants IS NULL)),
     CONSTRAINT ready_only_pending CHECK (ready = 0 OR status = 'pending'),
     CONSTRAINT asked_iff_waiting CHECK ((status = 'awaiting_approval') = (question IS NOT NULL)),
     CONSTRAINT expires_iff_waiting CHECK ((status = 'awaiting_approval') = (expires_at IS NOT NULL)),

@@ -149,6 +149,7 @@ pub fn judge(
     match verdict {
         Verdict::Approve => {
             next.happen(JobEvent::Approved, Map::new());
+            next.state().consent = Some(verdict);
             steps::follow(next, kept, facts, Vec::new())
         }
         Verdict::Ask => {

@@ -193,6 +193,7 @@ impl Move {
     pub fn plan(&mut self, plan: PlanText) {
         let state = &mut self.advance.state;
         (state.plan, state.plan_no, state.step_index) = (Some(plan), state.plan_no + 1, 0);
+        state.consent = None;
         self.advance.new_plan = true;
     }
 

@@ -17,7 +17,7 @@ use crate::gear::registry::{Missing, Prepared};
 use crate::gear::{Failure, FailureClass, ORIGIN_UNKNOWN};
 use crate::life::{JobEvent, replan_allowed};
 use crate::limits::{ATTEMPTS_MAX, DOCUMENT_BYTES_MAX, ORIGIN_PAUSE, RETRY_BASE, RETRY_CAP};
-use crate::plan::{Outcome, Outcomes, PlanText, Step, StepInput, input};
+use crate::plan::{Outcome, Outcomes, PlanText, Step, StepInput, digest, input};
 use crate::policy::{Judged, Verdict};
 use crate::store::{Ended, Kept, Started};
 
@@ -127,6 +127,8 @@ struct Group {
     run: Vec<(ToRun, UnixMs)>,
     resolve: Option<ToRun>,
     ask: Option<String>,
+    /// Steps of which the policy says more by now than anybody has consented to.
+    stricter: Vec<String>,
     fail: Option<(Failure, String)>,
 }
 
@@ -170,6 +172,7 @@ fn unusable(step: &Step, missing: Missing) -> Failure {
 enum Halt {
     Fail(Failure, String),
     Ask(String),
+    AskAgain(Vec<String>),
     Resolve(ToRun),
     Run(Vec<ToRun>),
     Wait(UnixMs),
@@ -303,6 +306,12 @@ impl Group {
                     let failure = Failure::new(class, "workspace_lost", message);
                     return self.failed(step, failure, to_run.action);
                 }
+                // The policy, or what its action says of itself, is another one than that which its
+                // plan was approved by.
+                Dispatch::Start if is_stricter(next, &to_run) => {
+                    self.stricter.push(step.id.clone());
+                    return;
+                }
                 Dispatch::Start => {
                     let failed = line.and_then(|line| line.completed_at.zip(failure()));
                     let earliest = failed.map_or(UnixMs(0), |(at, failure)| {
@@ -359,6 +368,9 @@ impl Group {
         if let Some(step) = self.ask.take() {
             return Some(Halt::Ask(step));
         }
+        if !self.stricter.is_empty() {
+            return Some(Halt::AskAgain(std::mem::take(&mut self.stricter)));
+        }
         let run = std::mem::take(&mut self.run);
         let earliest = run.iter().map(|(_, at)| *at).min()?;
         if earliest > now {
@@ -376,6 +388,10 @@ impl Halt {
             Self::Resolve(to_run) => (next, Next::Resolve(Box::new(to_run))),
             Self::Ask(step) => {
                 ask_about(&mut next, &step, facts.approval_timeout);
+                (next, Next::Over)
+            }
+            Self::AskAgain(steps) => {
+                ask_again(&mut next, &steps, facts.approval_timeout);
                 (next, Next::Over)
             }
             Self::Wait(until) => {
@@ -398,6 +414,22 @@ fn is_without_files(kept: &Kept, to_run: &ToRun, facts: &Facts<'_>) -> bool {
     let home = kept.job.state.home.as_deref();
     let elsewhere = home.zip(facts.home).is_some_and(|(home, here)| home != here);
     elsewhere && to_run.prepared.gear.needs_workspace()
+}
+
+/// Whether it needs more than was consented to: nobody's word, or that of a person.
+fn is_stricter(next: &Move, to_run: &ToRun) -> bool {
+    to_run.verdict > next.advance().state.consent.unwrap_or(Verdict::Approve)
+}
+
+/// A person must see a plan that was approved by a milder rule.
+fn ask_again(next: &mut Move, steps: &[String], patience: Duration) {
+    let hash = next.advance().state.plan.as_deref().map(|plan| digest(plan.as_bytes()));
+    let about = steps.join(", ");
+    let question = json!({
+        "kind": "plan", "steps": steps, "plan_hash": hash.map(|hash| hash.to_string()),
+        "reason": format!("the policy became stricter: by now it says ask for {about}"),
+    });
+    next.ask(JobEvent::NeedsPerson, &question, patience);
 }
 
 /// Only a person can tell whether it happened.

@@ -13,14 +13,17 @@ use serde_json::Value;
 
 use super::door::{Asked, Refused, Taken, take};
 use super::{Engine, Inner};
+use crate::gear::grants::Grants;
 use crate::life::JobStatus;
 use crate::limits::{SETTLE_ROUNDS_MAX, SWEEP_MAX};
-use crate::store::Source;
+use crate::store::{Priority, Source};
 
 /// Whose gear asks.
 pub(super) struct Parent {
     pub(super) id: JobId,
     pub(super) gear: String,
+    /// What that one declares.
+    pub(super) grants: Grants,
     pub(super) depth: u32,
     /// What is left of its time: what it asks for does not outlive it.
     pub(super) left: Duration,
@@ -65,6 +68,8 @@ async fn take_once(
         plan: asked.get("plan").cloned(),
         key: Some(key.to_owned()),
         source: Some(Source::SubJob),
+        // A process waits for it: what has begun goes before what has not.
+        priority: Some(Priority::Critical),
         ..Asked::default()
     };
     let taken = take(inner, asked, Some(parent)).await?;

@@ -87,15 +87,15 @@ impl Slot {
     }
 }
 
-/// A step that waits for a sub-job.
-struct Waiting {
+/// A step that waits for a sub-job, or for room.
+pub(super) struct Waiting {
     slot: Arc<Slot>,
     slots: Arc<Semaphore>,
 }
 
 impl Waiting {
     /// The step goes on once its job has a slot again.
-    async fn over(self) {
+    pub(super) async fn over(self) {
         let (slot, slots) = (Arc::clone(&self.slot), Arc::clone(&self.slots));
         drop(self);
         slot.take_again(&slots).await;
@@ -168,6 +168,12 @@ impl StepDesk {
         }
     }
 
+    /// The step waits for room, and its job for as long as that takes holds no slot: what the room is
+    /// taken by may wait for jobs that need one.
+    pub(super) fn waits(&self) -> Waiting {
+        self.slot.wait(&self.inner.slots)
+    }
+
     /// Whether the gear may ask for this: its manifest says by which actions.
     fn allow(&self, asked: &Value) -> Result<(), (&'static str, String)> {
         if self.depth + 1 > SUB_JOB_DEPTH_MAX {
@@ -230,6 +236,7 @@ impl Desk for StepDesk {
             let parent = Parent {
                 id: self.parent,
                 gear: self.gear.manifest().id.clone(),
+                grants: self.gear.grants().clone(),
                 depth: self.depth,
                 left: self.left(),
             };

@@ -23,6 +23,7 @@ use crate::limits::{
     REQUEST_BYTES_MAX,
 };
 use crate::plan::{Plan, PlanText, canonical, check, digest};
+use crate::policy::Verdict;
 use crate::store::{
     Advance, Answering, Ended, Job, Kept, LedgerEvent, LedgerLine, NewJob, Priority, Source,
     Submitted, Wrote,
@@ -181,6 +182,7 @@ impl Engine {
             dedup: None,
             home: job.state.home,
             asker: job.asker,
+            grants: job.grants,
             now: inner.now(),
         };
         submitted(inner, new).await
@@ -265,6 +267,7 @@ pub(super) async fn take(
         dedup,
         home: None,
         asker: parent.map(|parent| parent.gear.clone()),
+        grants: parent.map(|parent| parent.grants.clone()),
         now,
     };
     submitted(inner, new).await
@@ -436,7 +439,8 @@ fn approved(kept: &Kept, answer: &Answer, fence: i64, now: UnixMs) -> Result<Adv
     let mut next = Move::of(kept, now);
     next.overrule(fence);
     match (answer, step) {
-        (Answer::Approve, None) => {}
+        // Who approves a plan has seen all of it.
+        (Answer::Approve, None) => next.state().consent = Some(Verdict::Ask),
         (Answer::Happened(_, result), Some(step)) => next.end(Ended {
             step_id: step.to_owned(),
             status: ExecutionStatus::Completed,

@@ -1,8 +1,11 @@
 //! What a gear may have done by jobs of its own, in the operator's name (jobs.md §8). A manifest
 //! declares it, nothing is allowed by default, and whoever installs the gear is shown it in words.
 
+use serde::{Deserialize, Serialize};
+
 /// The actions and the receivers that a manifest declares.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Grants {
     /// Actions: `gear.action`, `gear.*` or `*`.
     pub sub_jobs: Vec<String>,
@@ -13,6 +16,16 @@ pub struct Grants {
 impl Grants {
     /// Of a gear that declares nothing.
     pub const NONE: &Self = &Self { sub_jobs: Vec::new(), publish: Vec::new() };
+
+    /// As a store keeps them.
+    pub(crate) fn to_json(&self) -> String {
+        serde_json::json!(self).to_string()
+    }
+
+    /// From a store; nothing when it is no such document.
+    pub(crate) fn of_json(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
 
     /// Whether a sub-job may have a step with this action.
     pub fn has_action(&self, gear: &str, action: &str) -> bool {
@@ -62,6 +75,7 @@ mod tests {
         assert!(grants.has_receiver("#news") && !grants.has_receiver("@news"));
         assert!(!grants.has_all_actions() && !Grants::NONE.has_receiver("#news"));
         let all = Grants { sub_jobs: vec!["*".to_owned()], publish: vec!["*".to_owned()] };
+        assert_eq!(Grants::of_json(&all.to_json()), Some(all.clone()));
         assert!(all.has_action("a", "b") && all.has_receiver("@any") && all.has_all_actions());
     }
 }

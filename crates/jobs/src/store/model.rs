@@ -12,9 +12,10 @@ use semel_core::status;
 use crate::breaker::Breaker;
 use crate::dispatch::ExecutionStatus;
 use crate::gear::FailureClass;
+use crate::gear::grants::Grants;
 use crate::life::JobStatus;
 use crate::plan::PlanText;
-use crate::policy::Asker;
+use crate::policy::{Asker, Verdict};
 
 /// A job's place in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,6 +101,8 @@ pub struct NewJob {
     pub home: Option<String>,
     /// The gear that asks for it.
     pub asker: Option<String>,
+    /// What that one may have done by others.
+    pub grants: Option<Grants>,
     /// The time.
     pub now: UnixMs,
 }
@@ -140,6 +143,7 @@ impl NewJob {
             started_at: None,
             completed_at: None,
             home: self.home.clone(),
+            consent: None,
         };
         let job = Job {
             no: JobNo(0),
@@ -154,6 +158,7 @@ impl NewJob {
             request: self.request.clone(),
             carries_plan: self.plan.is_some(),
             asker: self.asker.clone(),
+            grants: self.grants.clone(),
             key: self.key.clone(),
             created_at: self.now,
             state,
@@ -204,6 +209,8 @@ pub struct Job {
     pub carries_plan: bool,
     /// The gear that asked for it; nothing when a person or a program did.
     pub asker: Option<String>,
+    /// What that one might have done by others, when it asked.
+    pub grants: Option<Grants>,
     /// The caller's name for it.
     pub key: Option<String>,
     /// When it came.
@@ -270,6 +277,8 @@ pub struct JobState {
     pub completed_at: Option<UnixMs>,
     /// The home in which its files are, once a step may have made some.
     pub home: Option<String>,
+    /// The strictest verdict that its plan may go by, once somebody has judged it.
+    pub consent: Option<Verdict>,
 }
 
 /// A line of the execution log.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::clock::UnixMs;
+use semel_jobs::gear::grants::Grants;
 use semel_jobs::life::JobStatus;
 use semel_jobs::store::{
     Advance, Advanced, Age, Claimed, Kept, NewJob, PostgresStore, Source, Store, Submitted, Wrote,
@@ -425,6 +426,7 @@ async fn a_sub_job_and_a_repetition_are_made_once() {
             depth: 1,
             source: Source::SubJob,
             asker: Some("fetcher".to_owned()),
+            grants: Some(Grants::default()),
             key: Some("sub:2:fetch".to_owned()),
             ..new_job(number)
         };

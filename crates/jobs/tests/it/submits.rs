@@ -3,8 +3,10 @@
 use futures_util::future::join_all;
 use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
+use semel_jobs::gear::grants::Grants;
 use semel_jobs::life::JobStatus;
-use semel_jobs::store::{Job, Kept, NewJob, Submitted};
+use semel_jobs::policy::Verdict;
+use semel_jobs::store::{Advanced, Job, Kept, NewJob, Reach, Source, Submitted};
 
 use crate::support::{NOW, World, begin, claim_of, id, in_conversation, moved, new_job, started};
 
@@ -105,11 +107,42 @@ pub(crate) async fn one_bad_submission_spoils_no_other(world: &World) {
     assert_eq!(world.count("SELECT count(*) FROM jobs.job").await, 38);
 }
 
+/// By every kind of statement that writes a move.
+pub(crate) async fn what_was_consented_to_is_kept_and_what_an_asker_declared(world: &World) {
+    let sub_jobs = vec!["web.get".to_owned()];
+    let grants = Some(Grants { sub_jobs, publish: vec!["#news".to_owned()] });
+    let asker = Some("fetcher".to_owned());
+    let sub = |number| {
+        let (asker, grants, source) = (asker.clone(), grants.clone(), Source::SubJob);
+        NewJob { asker, grants, source, ..new_job(number) }
+    };
+    begun(world, sub(1), 0).await;
+    world.made(sub(2)).await;
+    let kept = world.kept(id(2)).await;
+    assert_eq!((kept.job.grants, kept.job.state.consent), (grants.clone(), None));
+    for (to, reach, consent) in [
+        (JobStatus::Validating, Reach::All, None),
+        (JobStatus::Executing, Reach::Inside, Some(Verdict::Approve)),
+        (JobStatus::Executing, Reach::Claim, Some(Verdict::Ask)),
+        (JobStatus::Executing, Reach::Inside, None),
+        (JobStatus::Completed, Reach::End, Some(Verdict::Ask)),
+    ] {
+        let mut next = moved(&world.kept(id(2)).await, to, NOW);
+        (next.reach, next.state.consent) = (reach, consent);
+        assert_eq!(world.store.advance(next).await.unwrap(), Advanced::Written);
+        let job = world.kept(id(2)).await.job;
+        assert_eq!((job.state.consent, &job.grants), (consent, &grants), "{to} {reach:?}");
+    }
+    let why = world.refusal("UPDATE jobs.job SET grants = NULL").await;
+    assert!(why.contains("grants_are_an_askers"), "{why}");
+}
+
 /// Submits it with its first move, as an engine that has room for so many others; whether it began.
 async fn begun(world: &World, new: NewJob, room: usize) -> (Submitted, bool) {
     let (fresh, may) = (new.fresh(), world.store.begins_at_once(&new));
     let mut first = begin()(&fresh, &claim_of("w", 1, NOW)).expect("a move");
     first.started = vec![started("fetch", 1, 1)];
+    first.state.consent = Some(Verdict::Approve);
     let (said, no) = world.store.submit_begun(new, first.clone(), room).await.unwrap();
     assert!(no.is_none() || may);
     if let Some(no) = no {

@@ -22,6 +22,7 @@ const CASES: &[Case<World>] = cases![
     submits::one_bad_submission_spoils_no_other,
     submits::a_job_begins_as_it_comes_unless_others_wait,
     submits::nobody_waits_for_whom_there_is_room,
+    submits::what_was_consented_to_is_kept_and_what_an_asker_declared,
     claims::urgent_ones_first_then_old_ones,
     claims::what_is_due_goes_before_what_waits,
     claims::a_conversation_is_served_in_order_whatever_the_priorities,

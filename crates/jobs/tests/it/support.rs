@@ -173,6 +173,7 @@ pub(crate) fn new_job(number: u128) -> NewJob {
         dedup: None,
         home: None,
         asker: None,
+        grants: None,
         now: NOW,
     }
 }

@@ -238,6 +238,7 @@ impl<'a> Replay<'a> {
             dedup: None,
             home: None,
             asker: None,
+            grants: None,
             now: NOW,
         }
     }

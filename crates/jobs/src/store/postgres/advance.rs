@@ -23,6 +23,7 @@ use super::settle::Settled;
 use super::{Parameters, PostgresStore};
 use crate::gear::FailureClass;
 use crate::limits::SETTLE_ROUNDS_MAX;
+use crate::policy::Verdict;
 use crate::store::{Advance, Advanced, Reach, corrupt};
 
 statements! {
@@ -48,18 +49,20 @@ statements! {
                    error = new.error::json, failure_class = new.failure_class,
                    failed_action = new.failed_action, entries = new.entries,
                    started_at = new.started_at, completed_at = new.completed_at, home = new.home,
+                   consent = new.consent,
                    plan = CASE WHEN new.new_plan THEN new.plan::json ELSE job.plan END
               FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[],
                           $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::text[],
                           $11::bigint[], $12::boolean[], $13::bigint[], $14::text[],
                           $15::bigint[], $16::bigint[], $17::text[], $18::bigint[], $19::text[],
                           $20::text[], $21::text[], $22::text[], $23::bigint[], $24::bigint[],
-                          $25::bigint[], $26::text[], $27::boolean[], $28::text[], $29::boolean[])
+                          $25::bigint[], $26::text[], $27::text[], $28::boolean[], $29::text[],
+                          $30::boolean[])
                    AS new (no, was, held, plan_no, status, step_index, revision_count,
                            replan_count, fence, worker, deaths, ready, due_at, held_by, budget_ms,
                            deadline_at, question, expires_at, answer, error, failure_class,
-                           failed_action, entries, started_at, completed_at, home, new_plan,
-                           plan, inside)
+                           failed_action, entries, started_at, completed_at, home, consent,
+                           new_plan, plan, inside)
              WHERE job.no = ANY ($1)
                AND job.no = new.no
                AND job.status = new.was
@@ -71,10 +74,10 @@ statements! {
                SET status = new.status, certain = new.certain, result = new.result::json,
                    artifact_sha256 = new.artifact, error = new.error::json, completed_at = new.at,
                    attempts = CASE WHEN new.forgiven THEN 0 ELSE execution_log.attempts END
-              FROM unnest($31::uuid[], $32::text[], $33::text[], $34::boolean[], $35::text[],
-                          $36::bytea[], $37::text[], $38::bigint[], $39::boolean[])
+              FROM unnest($32::uuid[], $33::text[], $34::text[], $35::boolean[], $36::text[],
+                          $37::bytea[], $38::text[], $39::bigint[], $40::boolean[])
                    AS new (root_id, step_id, status, certain, result, artifact, error, at, forgiven)
-             WHERE execution_log.root_id = ANY ($31)
+             WHERE execution_log.root_id = ANY ($32)
                AND execution_log.root_id = new.root_id
                AND execution_log.step_id = new.step_id
                AND execution_log.status <> 'completed'
@@ -85,8 +88,8 @@ statements! {
                                             started_at, via)
             SELECT new.root_id, new.step_id, new.job_no, new.plan_no, new.gear, new.action,
                    new.fingerprint, 'started', new.attempts, TRUE, new.at, new.via
-              FROM unnest($41::uuid[], $42::text[], $43::bigint[], $44::bigint[], $45::text[],
-                          $46::text[], $47::bytea[], $48::bigint[], $49::bigint[], $50::text[])
+              FROM unnest($42::uuid[], $43::text[], $44::bigint[], $45::bigint[], $46::text[],
+                          $47::text[], $48::bytea[], $49::bigint[], $50::bigint[], $51::text[])
                    AS new (root_id, step_id, job_no, plan_no, gear, action, fingerprint, attempts,
                            at, via)
                 ON CONFLICT (root_id, step_id) DO UPDATE
@@ -100,12 +103,12 @@ statements! {
              told AS (
             INSERT INTO jobs.ledger (job_no, entry, at, lines, fence)
             SELECT new.job_no, new.entry, new.at, new.lines::json, new.fence
-              FROM unnest($52::bigint[], $53::bigint[], $54::bigint[], $55::text[],
-                          $56::bigint[])
+              FROM unnest($53::bigint[], $54::bigint[], $55::bigint[], $56::text[],
+                          $57::bigint[])
                    AS new (job_no, entry, at, lines, fence))
-        SELECT jobs.touched((SELECT count(*) FROM moved), $30),
-               jobs.touched((SELECT count(*) FROM ended), $40),
-               jobs.touched((SELECT count(*) FROM begun), $51)";
+        SELECT jobs.touched((SELECT count(*) FROM moved), $31),
+               jobs.touched((SELECT count(*) FROM ended), $41),
+               jobs.touched((SELECT count(*) FROM begun), $52)";
 
     /// The next one of each conversation waits for a worker from now on.
     HEAD = "
@@ -401,6 +404,7 @@ pub(super) struct Moves<'a> {
     started_at: Vec<Option<i64>>,
     completed_at: Vec<Option<i64>>,
     home: Vec<Option<&'a str>>,
+    consent: Vec<Option<&'static str>>,
     new_plan: Vec<bool>,
     inside: Vec<bool>,
     plan: Vec<Option<&'a str>>,
@@ -444,6 +448,7 @@ impl<'a> Moves<'a> {
         self.started_at.push(state.started_at.map(|at| at.0));
         self.completed_at.push(state.completed_at.map(|at| at.0));
         self.home.push(state.home.as_deref());
+        self.consent.push(state.consent.map(Verdict::as_str));
         self.new_plan.push(advance.new_plan);
         self.inside.push(advance.reach == Reach::Inside);
         self.plan.push(state.plan.as_deref().filter(|_| advance.new_plan));
@@ -451,14 +456,14 @@ impl<'a> Moves<'a> {
 
     /// The state as a whole, but for the plan.
     #[rustfmt::skip]
-    pub(super) fn state(&self) -> [&(dyn ToSql + Sync); 23] {
+    pub(super) fn state(&self) -> [&(dyn ToSql + Sync); 24] {
         [
             &self.plan_no, &self.status, &self.step_index, &self.revision_count,
             &self.replan_count, &self.fence, &self.worker, &self.deaths, &self.ready,
             &self.due_at, &self.held_by, &self.budget_ms, &self.deadline_at, &self.question,
             &self.expires_at, &self.answer, &self.error, &self.failure_class,
             &self.failed_action, &self.entries, &self.started_at, &self.completed_at,
-            &self.home,
+            &self.home, &self.consent,
         ]
     }
 

@@ -66,7 +66,7 @@ statements! {
                           worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
                           question::text, expires_at, error::text, failure_class,
                           failed_action, entries, started_at, completed_at, created_at, home,
-                          asker, jobs.now_ms()
+                          asker, consent, grants::text, jobs.now_ms()
                      FROM jobs.job
                     WHERE due_at <= jobs.now_ms()
                       AND COALESCE(home, '') = due_in.home
@@ -92,7 +92,7 @@ statements! {
                           worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
                           question::text, expires_at, error::text, failure_class,
                           failed_action, entries, started_at, completed_at, created_at, home,
-                          asker, jobs.now_ms()
+                          asker, consent, grants::text, jobs.now_ms()
                      FROM jobs.job
                     WHERE ready
                       AND COALESCE(home, '') = waiting_in.home

@@ -15,7 +15,7 @@ statements! {
                revision_count, replan_count, fence, worker, deaths, ready, due_at, held_by,
                budget_ms, deadline_at, question::text, expires_at, error::text, failure_class,
                failed_action, entries, started_at, completed_at, created_at, home,
-               asker
+               asker, consent, grants::text
           FROM jobs.job
          WHERE id = $1";
 
@@ -26,7 +26,7 @@ statements! {
                revision_count, replan_count, fence, worker, deaths, ready, due_at, held_by,
                budget_ms, deadline_at, question::text, expires_at, error::text, failure_class,
                failed_action, entries, started_at, completed_at, created_at, home,
-               asker
+               asker, consent, grants::text
           FROM jobs.job
          WHERE id = $1
            FOR UPDATE";
@@ -37,7 +37,7 @@ statements! {
                revision_count, replan_count, fence, worker, deaths, ready, due_at, held_by,
                budget_ms, deadline_at, question::text, expires_at, error::text, failure_class,
                failed_action, entries, started_at, completed_at, created_at, home,
-               asker
+               asker, consent, grants::text
           FROM jobs.job
          WHERE no = ANY ($1::bigint[])
          ORDER BY no DESC";

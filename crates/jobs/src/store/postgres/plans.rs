@@ -160,7 +160,7 @@ const ADVANCED: &str = "
     ARRAY[0], ARRAY[1], ARRAY['w'], ARRAY[0], ARRAY[FALSE], ARRAY[1], ARRAY[NULL], ARRAY[1],
     ARRAY[NULL]::bigint[], ARRAY[NULL], ARRAY[NULL]::bigint[], ARRAY[NULL], ARRAY[NULL],
     ARRAY[NULL], ARRAY[NULL], ARRAY[2], ARRAY[1], ARRAY[NULL]::bigint[], ARRAY[NULL],
-    ARRAY[FALSE], ARRAY[NULL], ARRAY[FALSE], 1,
+    ARRAY['approve'], ARRAY[FALSE], ARRAY[NULL], ARRAY[FALSE], 1,
     ARRAY[ID(3)], ARRAY['step 1'], ARRAY['completed'], ARRAY[TRUE], ARRAY['{}'],
     ARRAY[NULL]::bytea[], ARRAY[NULL], ARRAY[1], ARRAY[FALSE], 1,
     ARRAY[ID(3)], ARRAY['step 4'], ARRAY[3], ARRAY[1], ARRAY['g'], ARRAY['a'],
@@ -175,10 +175,11 @@ const BEGUN: &str = "
     ARRAY[1], ARRAY['executing'], ARRAY[0], ARRAY[0], ARRAY[0], ARRAY[1], ARRAY['w'], ARRAY[0],
     ARRAY[FALSE], ARRAY[1], ARRAY[NULL], ARRAY[1], ARRAY[NULL]::bigint[], ARRAY[NULL],
     ARRAY[NULL]::bigint[], ARRAY[NULL], ARRAY[NULL], ARRAY[NULL], ARRAY[NULL], ARRAY[2],
-    ARRAY[1], ARRAY[NULL]::bigint[], ARRAY[NULL], 10,
+    ARRAY[1], ARRAY[NULL]::bigint[], ARRAY[NULL], ARRAY['approve'], 10,
     ARRAY[ID(30001)], ARRAY['s'], ARRAY[1], ARRAY['g'], ARRAY['a'],
     ARRAY[decode(md5('7') || md5('8'), 'hex')], ARRAY[1], ARRAY[1], ARRAY['v'],
-    ARRAY[ID(30001)], ARRAY[2], ARRAY[1], ARRAY['[]'], ARRAY[1], ARRAY[NULL]::text[]";
+    ARRAY[ID(30001)], ARRAY[2], ARRAY[1], ARRAY['[]'], ARRAY[1], ARRAY[NULL]::text[],
+    ARRAY[NULL]::text[]";
 
 /// What the usual arguments of their types would not do.
 const ARGUMENTS: &[(&str, &str)] = &[
@@ -195,7 +196,8 @@ const ARGUMENTS: &[(&str, &str)] = &[
         "ARRAY[ID(30001)], ARRAY[ID(30001)], ARRAY[NULL]::uuid[], ARRAY[ID(7)], ARRAY[1],
          ARRAY['api'], ARRAY[1], ARRAY['one'], ARRAY['r'], ARRAY['new'],
          ARRAY[decode(md5('7') || md5('8'), 'hex')], ARRAY[decode(md5('x') || md5('y'), 'hex')],
-         ARRAY[1], ARRAY['{}'], ARRAY[FALSE], ARRAY[1], ARRAY['home 1'], ARRAY[NULL]::text[]",
+         ARRAY[1], ARRAY['{}'], ARRAY[FALSE], ARRAY[1], ARRAY['home 1'], ARRAY[NULL]::text[],
+         ARRAY[NULL]::text[]",
     ),
     ("submit BEGIN", BEGUN),
     (

@@ -9,8 +9,10 @@ use uuid::Uuid;
 
 use crate::dispatch::ExecutionStatus;
 use crate::gear::FailureClass;
+use crate::gear::grants::Grants;
 use crate::life::JobStatus;
 use crate::plan::PlanText;
+use crate::policy::Verdict;
 use crate::store::corrupt;
 use crate::store::{Execution, Job, JobNo, JobState, Priority, Source};
 
@@ -43,6 +45,10 @@ pub(super) fn job(row: &Row) -> Result<Job, StoreError> {
     let status: &str = row.try_get(15)?;
     let class: Option<&str> = row.try_get(30)?;
     let class = class.map(|text| FailureClass::parse(text).ok_or_else(|| wrong("class", text)));
+    let consent = row.try_get::<_, Option<String>>(38)?;
+    let consent = consent.map(|text| Verdict::parse(&text).ok_or_else(|| wrong("verdict", &text)));
+    let grants = row.try_get::<_, Option<String>>(39)?;
+    let grants = grants.map(|text| Grants::of_json(&text).ok_or_else(|| wrong("grants", &text)));
     let state = JobState {
         plan: row.try_get::<_, Option<&str>>(13)?.map(PlanText::from),
         plan_no: small(row.try_get(14)?),
@@ -68,6 +74,7 @@ pub(super) fn job(row: &Row) -> Result<Job, StoreError> {
         started_at: moment(row.try_get(33)?),
         completed_at: moment(row.try_get(34)?),
         home: row.try_get(36)?,
+        consent: consent.transpose()?,
     };
     Ok(Job {
         no: JobNo(no),
@@ -84,6 +91,7 @@ pub(super) fn job(row: &Row) -> Result<Job, StoreError> {
         carries_plan: row.try_get(10)?,
         key: row.try_get(11)?,
         asker: row.try_get(37)?,
+        grants: grants.transpose()?,
         created_at: UnixMs(row.try_get(35)?),
         state,
     })

@@ -25,6 +25,7 @@ use super::ledger::Added;
 use super::lock::{self, Lock, Locks};
 use super::row::{Id, count, hash};
 use super::{Parameters, PostgresStore};
+use crate::gear::grants::Grants;
 use crate::life::JobStatus;
 use crate::store::{Advance, JobNo, NewJob, Submitted, corrupt};
 
@@ -81,20 +82,20 @@ statements! {
         INSERT INTO jobs.job (id, root_id, retry_of, parent_id, depth, source, priority,
                               conversation, request, carries_plan, key, fingerprint,
                               dedup_hash, created_at, plan, plan_no, status, ready, budget_ms,
-                              entries, home, asker)
+                              entries, home, asker, grants)
         SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
                new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
                new.fingerprint, new.dedup_hash, new.created_at, new.plan::json,
                CASE WHEN new.plan IS NULL THEN 0 ELSE 1 END, 'pending', new.ready,
-               new.budget_ms, 1, new.home, new.asker
+               new.budget_ms, 1, new.home, new.asker, new.grants::json
           FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
                       $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
                       $11::bytea[], $12::bytea[], $13::bigint[], $14::text[], $15::boolean[],
-                      $16::bigint[], $17::text[], $18::text[])
+                      $16::bigint[], $17::text[], $18::text[], $19::text[])
                WITH ORDINALITY
                AS new (id, root_id, retry_of, parent_id, depth, source, priority, conversation,
                        request, key, fingerprint, dedup_hash, created_at, plan, ready,
-                       budget_ms, home, asker, number)
+                       budget_ms, home, asker, grants, number)
          ORDER BY new.number";
 
     /// Taken in and begun; no rows when more others wait than have room beside these.
@@ -106,7 +107,7 @@ statements! {
                                   revision_count, replan_count, fence, worker, deaths, ready,
                                   due_at, held_by, budget_ms, deadline_at, question, expires_at,
                                   answer, error, failure_class, failed_action, entries,
-                                  started_at, completed_at, home, asker)
+                                  started_at, completed_at, home, consent, asker, grants)
             SELECT new.id, new.root_id, new.retry_of, new.parent_id, new.depth, new.source,
                    new.priority, new.conversation, new.request, new.plan IS NOT NULL, new.key,
                    new.fingerprint, new.dedup_hash, new.created_at, new.plan::json, new.plan_no,
@@ -115,7 +116,7 @@ statements! {
                    new.held_by, new.budget_ms, new.deadline_at, new.question::json,
                    new.expires_at, new.answer::json, new.error::json, new.failure_class,
                    new.failed_action, new.entries, new.started_at, new.completed_at, new.home,
-                   new.asker
+                   new.consent, new.asker, new.grants::json
               FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[],
                           $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
                           $11::bytea[], $12::bytea[], $13::bigint[], $14::text[],
@@ -124,14 +125,15 @@ statements! {
                           $23::boolean[], $24::bigint[], $25::text[], $26::bigint[],
                           $27::bigint[], $28::text[], $29::bigint[], $30::text[], $31::text[],
                           $32::text[], $33::text[], $34::bigint[], $35::bigint[],
-                          $36::bigint[], $37::text[], $53::text[])
+                          $36::bigint[], $37::text[], $38::text[], $54::text[], $55::text[])
                    WITH ORDINALITY
                    AS new (id, root_id, retry_of, parent_id, depth, source, priority,
                            conversation, request, key, fingerprint, dedup_hash, created_at, plan,
                            plan_no, status, step_index, revision_count, replan_count, fence,
                            worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
                            question, expires_at, answer, error, failure_class, failed_action,
-                           entries, started_at, completed_at, home, asker, number)
+                           entries, started_at, completed_at, home, consent, asker, grants,
+                           number)
              -- Of the others those that whoever begins these could go on with.
              WHERE (SELECT count(*)
                       FROM (SELECT '' AS home UNION SELECT * FROM unnest($37::text[])) AS place
@@ -139,14 +141,14 @@ statements! {
                                            FROM jobs.job AS next
                                           WHERE next.ready
                                             AND COALESCE(next.home, '') = place.home
-                                          LIMIT $38::bigint + 1) AS waiting)
+                                          LIMIT $39::bigint + 1) AS waiting)
                  + (SELECT count(*)
                       FROM (SELECT '' AS home UNION SELECT * FROM unnest($37::text[])) AS place
                      CROSS JOIN LATERAL (SELECT 1
                                            FROM jobs.job AS next
                                           WHERE next.due_at <= jobs.now_ms()
                                             AND COALESCE(next.home, '') = place.home
-                                          LIMIT $38::bigint + 1) AS due) <= $38
+                                          LIMIT $39::bigint + 1) AS due) <= $39
              ORDER BY new.number
          RETURNING no, id),
              begun AS (
@@ -155,14 +157,14 @@ statements! {
                                             started_at, via)
             SELECT made.id, new.step_id, made.no, new.plan_no, new.gear, new.action,
                    new.fingerprint, 'started', new.attempts, TRUE, new.at, new.via
-              FROM unnest($39::uuid[], $40::text[], $41::bigint[], $42::text[], $43::text[],
-                          $44::bytea[], $45::bigint[], $46::bigint[], $47::text[])
+              FROM unnest($40::uuid[], $41::text[], $42::bigint[], $43::text[], $44::text[],
+                          $45::bytea[], $46::bigint[], $47::bigint[], $48::text[])
                    AS new (id, step_id, plan_no, gear, action, fingerprint, attempts, at, via)
               JOIN made ON made.id = new.id),
              told AS (
             INSERT INTO jobs.ledger (job_no, entry, at, lines, fence)
             SELECT made.no, new.entry, new.at, new.lines::json, new.fence
-              FROM unnest($48::uuid[], $49::bigint[], $50::bigint[], $51::text[], $52::bigint[])
+              FROM unnest($49::uuid[], $50::bigint[], $51::bigint[], $52::text[], $53::bigint[])
                    AS new (id, entry, at, lines, fence)
               JOIN made ON made.id = new.id)
         SELECT made.id, made.no
@@ -208,7 +210,7 @@ impl PostgresStore {
         let room = batch.iter().map(|beginning| beginning.room).min().unwrap_or(0);
         let (starts, lines) = (starts.of_new_jobs(), lines.of_new_jobs());
         let by: [&[&(dyn ToSql + Sync)]; 6] =
-            [&new.names(), &moves.state(), &[&room], &starts, &lines, &[&new.askers]];
+            [&new.names(), &moves.state(), &[&room], &starts, &lines, &[&new.askers, &new.grants]];
         let rows = self.postgres().write(BEGIN, &by.concat()).await?;
         if rows.is_empty() {
             return Ok(batch.iter().map(|_| Began::BehindOthers).collect());
@@ -527,6 +529,7 @@ struct NewRows<'a> {
     budgets: Vec<i64>,
     homes: Vec<Option<&'a str>>,
     askers: Vec<Option<&'a str>>,
+    grants: Vec<Option<String>>,
 }
 
 impl<'a> NewRows<'a> {
@@ -549,6 +552,7 @@ impl<'a> NewRows<'a> {
         self.budgets.push(job.budget_ms);
         self.homes.push(job.home.as_deref());
         self.askers.push(job.asker.as_deref());
+        self.grants.push(job.grants.as_ref().map(Grants::to_json));
     }
 
     /// What never changes, and the plan.
@@ -562,8 +566,8 @@ impl<'a> NewRows<'a> {
     }
 
     fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let others: [&(dyn ToSql + Sync); 4] =
-            [&self.ready, &self.budgets, &self.homes, &self.askers];
+        let others: [&(dyn ToSql + Sync); 5] =
+            [&self.ready, &self.budgets, &self.homes, &self.askers, &self.grants];
         [self.names().as_slice(), &others].concat()
     }
 }

@@ -8,6 +8,7 @@ use semel_store::{StoreError, statements};
 
 use super::{SqliteStore, execution, ledger};
 use crate::gear::FailureClass;
+use crate::policy::Verdict;
 use crate::store::{Advance, Advanced, Reach, corrupt};
 
 statements! {
@@ -18,7 +19,7 @@ statements! {
            SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
                fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
                question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
-               started_at = ?19, home = ?20
+               started_at = ?19, home = ?20, consent = ?21
          WHERE no = ?1
            AND status = ?2
            AND fence = ?3";
@@ -28,7 +29,7 @@ statements! {
            SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
                fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
                question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
-               started_at = ?19, home = ?20, ready = ?21, due_at = ?22
+               started_at = ?19, home = ?20, consent = ?21, ready = ?22, due_at = ?23
          WHERE no = ?1
            AND status = ?2
            AND fence = ?3";
@@ -38,7 +39,8 @@ statements! {
            SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
                fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
                question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
-               started_at = ?19, home = ?20, ready = ?21, due_at = ?22, completed_at = ?23
+               started_at = ?19, home = ?20, consent = ?21, ready = ?22, due_at = ?23,
+               completed_at = ?24
          WHERE no = ?1
            AND status = ?2
            AND fence = ?3";
@@ -48,8 +50,8 @@ statements! {
            SET plan_no = ?4, status = ?5, step_index = ?6, revision_count = ?7, replan_count = ?8,
                fence = ?9, worker = ?10, deaths = ?11, budget_ms = ?12, deadline_at = ?13,
                question = ?14, answer = ?15, error = ?16, failed_action = ?17, entries = ?18,
-               started_at = ?19, home = ?20, ready = ?21, due_at = ?22, completed_at = ?23,
-               held_by = ?24, expires_at = ?25, failure_class = ?26
+               started_at = ?19, home = ?20, consent = ?21, ready = ?22, due_at = ?23,
+               completed_at = ?24, held_by = ?25, expires_at = ?26, failure_class = ?27
          WHERE no = ?1
            AND status = ?2
            AND fence = ?3";
@@ -133,6 +135,7 @@ fn moved(tx: &Connection, advance: &Advance) -> Result<bool, StoreError> {
         state.entries,
         state.started_at.map(|at| at.0),
         state.home,
+        state.consent.map(Verdict::as_str),
         state.ready,
         state.due_at.map(|at| at.0),
         state.completed_at.map(|at| at.0),
@@ -141,9 +144,9 @@ fn moved(tx: &Connection, advance: &Advance) -> Result<bool, StoreError> {
         state.failure_class.map(FailureClass::as_str),
     ];
     let (sql, by) = match advance.reach {
-        Reach::Inside => (MOVE_INSIDE, &by[..20]),
-        Reach::Claim => (MOVE_CLAIM, &by[..22]),
-        Reach::End => (MOVE_END, &by[..23]),
+        Reach::Inside => (MOVE_INSIDE, &by[..21]),
+        Reach::Claim => (MOVE_CLAIM, &by[..23]),
+        Reach::End => (MOVE_END, &by[..24]),
         Reach::All => (MOVE_ALL, by),
     };
     Ok(tx.prepare_cached(sql)?.execute(by)? > 0)

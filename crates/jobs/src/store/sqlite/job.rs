@@ -14,7 +14,7 @@ statements! {
                carries_plan, key, answer, plan, plan_no, status, step_index, revision_count,
                replan_count, fence, worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
                question, expires_at, error, failure_class, failed_action, entries, started_at,
-               completed_at, created_at, home, asker
+               completed_at, created_at, home, asker, consent, grants
           FROM job
          WHERE no = ?1";
 

@@ -9,8 +9,10 @@ use uuid::Uuid;
 
 use crate::dispatch::ExecutionStatus;
 use crate::gear::FailureClass;
+use crate::gear::grants::Grants;
 use crate::life::JobStatus;
 use crate::plan::PlanText;
+use crate::policy::Verdict;
 use crate::store::corrupt;
 use crate::store::{Execution, Job, JobNo, JobState, Priority, Source};
 
@@ -42,6 +44,10 @@ pub(super) fn job(row: &Row<'_>) -> Result<Job, StoreError> {
     let status: String = row.get(15)?;
     let class: Option<String> = row.get(30)?;
     let class = class.map(|text| FailureClass::parse(&text).ok_or_else(|| wrong("class", &text)));
+    let consent = row.get::<_, Option<String>>(38)?;
+    let consent = consent.map(|text| Verdict::parse(&text).ok_or_else(|| wrong("verdict", &text)));
+    let grants = row.get::<_, Option<String>>(39)?;
+    let grants = grants.map(|text| Grants::of_json(&text).ok_or_else(|| wrong("grants", &text)));
     let state = JobState {
         plan: row.get::<_, Option<String>>(13)?.map(PlanText::from),
         plan_no: small(row.get(14)?),
@@ -67,6 +73,7 @@ pub(super) fn job(row: &Row<'_>) -> Result<Job, StoreError> {
         started_at: moment(row.get(33)?),
         completed_at: moment(row.get(34)?),
         home: row.get(36)?,
+        consent: consent.transpose()?,
     };
     Ok(Job {
         no: JobNo(no),
@@ -83,6 +90,7 @@ pub(super) fn job(row: &Row<'_>) -> Result<Job, StoreError> {
         carries_plan: row.get(10)?,
         key: row.get(11)?,
         asker: row.get(37)?,
+        grants: grants.transpose()?,
         created_at: UnixMs(row.get(35)?),
         state,
     })

@@ -17,7 +17,7 @@ statements! {
                carries_plan, key, answer, plan, plan_no, status, step_index, revision_count,
                replan_count, fence, worker, deaths, ready, due_at, held_by, budget_ms, deadline_at,
                question, expires_at, error, failure_class, failed_action, entries, started_at,
-               completed_at, created_at, home, asker, no
+               completed_at, created_at, home, asker, consent, grants, no
           FROM job
          WHERE no > ?1
          ORDER BY no

@@ -10,7 +10,9 @@ use super::claim::count_claimable;
 use super::job::{by_no, no_of};
 use super::row::{Id, id_of, key};
 use crate::gear::FailureClass;
+use crate::gear::grants::Grants;
 use crate::life::JobStatus;
+use crate::policy::Verdict;
 use crate::store::{Advance, JobNo, JobState, NewJob, Submitted, corrupt};
 
 statements! {
@@ -54,10 +56,10 @@ statements! {
                          plan_no, status, step_index, revision_count, replan_count, fence, worker,
                          deaths, ready, due_at, held_by, budget_ms, deadline_at, question,
                          expires_at, answer, error, failure_class, failed_action, entries,
-                         started_at, completed_at, home, asker)
+                         started_at, completed_at, home, consent, asker, grants)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
                 ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34,
-                ?35, ?36, ?37, ?38, ?39)";
+                ?35, ?36, ?37, ?38, ?39, ?40, ?41)";
 }
 
 impl SqliteStore {
@@ -155,7 +157,9 @@ fn insert(tx: &Connection, job: &NewJob, state: &JobState) -> Result<(), StoreEr
         state.started_at.map(|at| at.0),
         state.completed_at.map(|at| at.0),
         state.home,
+        state.consent.map(Verdict::as_str),
         job.asker,
+        job.grants.as_ref().map(Grants::to_json),
     ])?;
     Ok(())
 }
