@@ -42,6 +42,7 @@ pub use metrics::{Live, Metrics};
 
 use crate::course::Facts;
 use crate::gear::registry::Registry;
+use crate::gear::room::Room;
 use crate::life::JobStatus;
 use crate::limits;
 use crate::planner::{Planner, Validator};
@@ -151,9 +152,8 @@ struct Inner {
     parts: Parts,
     options: EngineOptions,
     slots: Arc<Semaphore>,
-    /// Room for processes of gears, by the depth of their jobs: those that wait for a sub-job do
-    /// not keep it from running.
-    processes: Vec<Arc<Semaphore>>,
+    /// Room for processes of gears.
+    room: Room,
     /// Slots that a claim holds for whom it finds.
     claiming: AtomicUsize,
     wake: Notify,
@@ -184,9 +184,7 @@ impl Engine {
         let now = parts.store.time().await?.unwrap_or_else(|| parts.clock.wall());
         let inner = Arc::new(Inner {
             slots: Arc::new(Semaphore::new(options.workers)),
-            processes: (0..=limits::SUB_JOB_DEPTH_MAX)
-                .map(|_| Arc::new(Semaphore::new(options.workers.max(limits::PROCESSES_AT_ONCE))))
-                .collect(),
+            room: Room::new(options.workers.max(limits::PROCESSES_AT_ONCE)),
             claiming: AtomicUsize::new(0),
             wake: Notify::new(),
             renew_now: Notify::new(),
@@ -333,12 +331,6 @@ impl Inner {
 
     fn running(&self) -> MutexGuard<'_, HashMap<JobId, Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The room for processes of jobs that are so deep inside others.
-    fn processes(&self, depth: u32) -> Option<Arc<Semaphore>> {
-        let depth = usize::try_from(depth).ok()?;
-        self.processes.get(depth).or_else(|| self.processes.last()).cloned()
     }
 
     fn leave(&self, id: JobId, why: Leave) {

@@ -7,6 +7,7 @@ pub(crate) mod beneath;
 pub mod builtin;
 pub mod document;
 pub mod grants;
+pub mod groups;
 pub mod installed;
 pub mod leftovers;
 pub mod load;
@@ -18,6 +19,7 @@ mod proxy;
 mod quota;
 pub mod reach;
 pub mod registry;
+pub mod room;
 pub mod sandbox;
 mod schema;
 pub mod secrets;
@@ -35,6 +37,7 @@ use tokio::sync::watch;
 
 use grants::Grants;
 use manifest::{Manifest, Recovery};
+use room::Lane;
 
 status! {
     /// Why a job failed, in the words of its reader (jobs.md §7).
@@ -256,9 +259,9 @@ pub trait Gear: Send + Sync {
         false
     }
 
-    /// Whether each call of it is a process of this host.
-    fn has_process(&self) -> bool {
-        false
+    /// Where its processes are counted, if its calls are processes of this host.
+    fn lane(&self) -> Option<&Arc<Lane>> {
+        None
     }
 
     /// What it may have done by jobs of its own.

@@ -321,9 +321,25 @@ pub const SCHEMA_WORK_MAX: usize = 200_000_000;
 /// The same that may be done before other tasks get their turn elsewhere.
 pub const SCHEMA_WORK_AT_ONCE: usize = 200_000;
 
-/// Processes of gears under way at once in one engine, for jobs of one depth; as many as there are
-/// workers, if those are more.
+/// Processes of gears that live at once in one engine, and one more for each depth of sub-jobs; as
+/// many as there are workers, if those are more.
 pub const PROCESSES_AT_ONCE: usize = 64;
+
+/// Jobs beside those under way that wait for sub-jobs or for room, above which an engine claims no
+/// more at once.
+pub const JOBS_WAITING_MAX: usize = 1024;
+
+/// Bytes beside those of the gear in the memory of its control group: the stages of the sandbox.
+pub const GROUP_MEMORY_BYTES: u64 = 32 << 20;
+
+/// Tasks beside those of the gear in its control group, without a network.
+pub const GROUP_TASKS: u64 = 4;
+
+/// The share of a gear's control group of the processor; that of any other group is 100.
+pub const GROUP_CPU_WEIGHT: u32 = 20;
+
+/// Names that are tried for a new control group.
+pub const GROUP_LEAVES_TRIED: u32 = 16;
 
 /// How often it is looked how much a running gear has written.
 pub const DISK_LOOK: Duration = Duration::from_secs(1);

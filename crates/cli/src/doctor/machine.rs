@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use semel_core::clock::{Clock, SystemClock};
+use semel_jobs::gear::groups;
 use semel_jobs::gear::sandbox::probe;
 
 use super::Finding;
@@ -37,6 +38,7 @@ const CLOCK_BACK: Duration = Duration::from_secs(60);
 pub(super) async fn look(root: &Path) -> Vec<Finding> {
     let place = existing(root);
     let mut findings = vec![kernel(), disk(&place), sync(&place), clock(root)];
+    findings.push(groups());
     findings.extend(sandbox().await);
     findings
 }
@@ -139,6 +141,13 @@ fn clock(root: &Path) -> Finding {
         return Finding::warning("clock", detail, "let the system set it (NTP)");
     }
     Finding::sound("clock", said)
+}
+
+/// No fault of the host: an engine does without. One that is run as a service may have a group that
+/// whoever asks here has not.
+fn groups() -> Finding {
+    let detail = format!("{} (as seen from here)", groups::told(&groups::look()));
+    Finding::sound("limits of gears", detail)
 }
 
 async fn sandbox() -> Vec<Finding> {

@@ -6,6 +6,7 @@ use semel_client::{Client, ClientError};
 use semel_core::shown::shown;
 use semel_daemon::home::{Complete, Home};
 use semel_jobs::config::Config;
+use semel_jobs::gear::groups;
 use semel_jobs::gear::load::{built_in, load};
 use semel_jobs::gear::manifest::Manifest;
 use semel_jobs::gear::package::{self, State};
@@ -45,17 +46,19 @@ pub(super) async fn install(
     drop(installing);
     let (document, state) = installed.map_err(|error| failed(chain(&error)))?;
     let asks = document.asks_for();
+    let bounded = groups::told(&groups::look());
     let manifest = &document.manifest;
     print(&match form {
         Form::Json => {
             let installed = json!({"id": manifest.id, "version": manifest.version,
-                "sha256": state.sha256, "waived": state.waived, "permissions": asks});
+                "sha256": state.sha256, "waived": state.waived, "permissions": asks, "bounded": bounded});
             format!("{installed}\n")
         }
         Form::Text => {
             let asks: String =
                 asks.iter().map(|ask| format!("  it may {}\n", shown(ask))).collect();
-            format!("installed {} {}\n{asks}", manifest.id, manifest.version)
+            let sum = shown(&bounded).to_string();
+            format!("installed {} {}\n{asks}  {sum}\n", manifest.id, manifest.version)
         }
     })?;
     tell_engines(home).await

@@ -116,5 +116,6 @@ pub(crate) fn ports(daemon: Option<Client>, config: &Config) -> Ports {
             keyed_hosts: Hosts::new(config.keyed_hosts.clone()),
         },
         environment: Arc::new(|name| std::env::var(name).ok()),
+        groups: None,
     }
 }

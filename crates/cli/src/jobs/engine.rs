@@ -14,6 +14,7 @@ use semel_core::mint::IdMint;
 use semel_jobs::config::Config;
 use semel_jobs::engine::{Engine, EngineOptions, Parts};
 use semel_jobs::gear::builtin::mesh::MeshPort;
+use semel_jobs::gear::groups::Groups;
 use semel_jobs::gear::leftovers;
 use semel_jobs::gear::load::Loader;
 use semel_jobs::gear::registry::Registry;
@@ -84,10 +85,10 @@ pub(super) fn unopened(error: &OpenError) -> Failure {
 impl RunningJobs {
     /// Lock, read, open: in this order, so that nothing is touched twice.
     pub(crate) async fn open(start: Start<'_>) -> Result<Self, Failure> {
+        checks::refuse(checks::jobs(start.root))?;
         let folder = start.root.join("jobs");
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         made.map_err(|error| refused(format_args!("{}: {error}", folder.display())))?;
-        checks::refuse(checks::jobs(start.root))?;
         let lock = lock(&folder)?;
         let config = config(&folder)?;
         refuse_deaf(&folder, &config, start.daemon.as_deref())?;
@@ -116,7 +117,8 @@ impl RunningJobs {
         let registrar =
             registrar.map_err(|error| refused(format!("{kept_in}: {}", chain(&error))))?;
         let daemon = start.daemon.clone().map(Client::socket);
-        let ports = ports(daemon, &config);
+        let mut ports = ports(daemon, &config);
+        ports.groups = groups();
         let mesh = ports.mesh.clone();
         let loader = Arc::new(Loader::new(start.root, shim()?, ports));
         let gears = Arc::new(Registry::default());
@@ -197,6 +199,17 @@ impl RunningJobs {
 impl Drop for RunningJobs {
     fn drop(&mut self) {
         close(self.engine.store().close());
+    }
+}
+
+/// The control groups of this process, if it may have some.
+fn groups() -> Option<Arc<Groups>> {
+    match Groups::take() {
+        Ok(groups) => Some(Arc::new(groups)),
+        Err(why) => {
+            tracing::info!(%why, "limits of gears hold for each process, not in sum");
+            None
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::warm::{Notes, runtime};
 use crate::world::{World, alive, marker};
 
 fn shell() -> Shell {
-    Shell::new(PathBuf::from(env!("CARGO_BIN_EXE_semel")))
+    Shell::new(PathBuf::from(env!("CARGO_BIN_EXE_semel")), None)
 }
 
 fn call(world: &World, command: &str) -> Call {

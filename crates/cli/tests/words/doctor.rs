@@ -54,7 +54,7 @@ fn a_machine_without_a_home_is_no_problem_and_none_is_made() {
     let home = folder.path().join("home");
     let (code, items) = doctor(&home, &[]);
     assert_eq!(code, Some(0), "{items:?}");
-    for check in ["kernel", "disk", "fsync", "clock", "sandbox", "home"] {
+    for check in ["kernel", "disk", "fsync", "clock", "limits of gears", "sandbox", "home"] {
         assert_ne!(condition(&items, check), "absent", "{check}");
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");

@@ -13,7 +13,7 @@ use super::desk::Slot;
 use super::lease::Place;
 use super::runner::{self, Ride};
 use crate::course::{Next, begin};
-use crate::limits::{CLAIM_MAX, SIGNAL_PATIENCE};
+use crate::limits::{CLAIM_MAX, JOBS_WAITING_MAX, SIGNAL_PATIENCE};
 use crate::store::{Begin, Claim, Claimed, Claims, JobNo, NewJob, Submitted};
 
 /// Until the engine stops.
@@ -22,6 +22,11 @@ pub(super) async fn run(inner: Arc<Inner>) {
     // What a claim holds no submission can begin with: no more than wait.
     let mut wanted = 1;
     while let Some(slots) = free_slots(&inner, wanted).await {
+        if inner.running().len() >= inner.options.workers.saturating_add(JOBS_WAITING_MAX) {
+            // They wait for others or for room. Some more are taken now and then, because what they
+            // wait for may be among them.
+            wait(&inner).await;
+        }
         let held = slots.num_permits();
         inner.claiming.store(held, Ordering::Relaxed);
         let claimed = claim(&inner, slots).await;

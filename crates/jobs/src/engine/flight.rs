@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use semel_core::hex::Hex;
 use semel_core::id::JobId;
 use serde_json::{Map, Value};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use super::Inner;
 use super::artifacts;
@@ -16,6 +17,7 @@ use super::desk::StepDesk;
 use crate::breaker::Run;
 use crate::course::{self, ToRun};
 use crate::dispatch::ExecutionStatus;
+use crate::gear::room::Place;
 use crate::gear::{self, Allowed, Call, Failure, FailureClass, Output, Resolution, Stop, beneath};
 use crate::limits::{DOCUMENT_BYTES_MAX, DOCUMENT_BYTES_WARN, GRACE};
 use crate::policy::Judged;
@@ -42,18 +44,19 @@ pub(super) fn fly(
     let timeout = to_run.timeout.min(left);
     let call = call(inner, kept, &to_run, timeout);
     let mut all = stop.subscribe();
-    let processes = processes_of(inner, kept, &to_run);
+    let room = room(inner, kept, &to_run);
+    let waits = Arc::clone(&desk);
     let (inner, kept_id, root) = (Arc::clone(inner), kept.job.id, kept.job.root_id);
     async move {
         let (own, stop) = Stop::channel();
-        let room = tokio::select! {
+        let place = tokio::select! {
             biased;
-            room = room(processes) => room,
+            place = placed(room, &waits) => Ok(place),
             () = tokio::time::sleep(left) => Err("there was no room for its process in time"),
             _ = all.wait_for(|stop| *stop) => Err("stopped before it was begun"),
         };
-        let _room = match room {
-            Ok(room) => room,
+        let _place = match place {
+            Ok(place) => place,
             Err(text) => {
                 return grounded(to_run, &Failure::new(FailureClass::Transient, "stopped", text));
             }
@@ -118,21 +121,28 @@ fn grounded(to_run: ToRun, failure: &Failure) -> Landed {
     Landed { to_run, ended, run }
 }
 
-/// Where a step has to find room for its process.
-fn processes_of(inner: &Inner, kept: &Kept, to_run: &ToRun) -> Option<Arc<Semaphore>> {
-    let has_process = to_run.prepared.gear.has_process();
-    has_process.then(|| inner.processes(kept.job.depth)).flatten()
+/// Waits until a step may have a process, if it needs one.
+fn room(inner: &Inner, kept: &Kept, to_run: &ToRun) -> impl Future<Output = Option<Place>> + use<> {
+    let lane = to_run.prepared.gear.lane().cloned();
+    let (room, depth) = (inner.room.clone(), kept.job.depth);
+    async move {
+        match lane {
+            None => None,
+            Some(lane) => Some(room.place(&lane, depth).await),
+        }
+    }
 }
 
-/// Waits until another process may be started.
-async fn room(
-    processes: Option<Arc<Semaphore>>,
-) -> Result<Option<OwnedSemaphorePermit>, &'static str> {
-    match processes {
-        None => Ok(None),
-        // It is never closed.
-        Some(processes) => Ok(processes.acquire_owned().await.ok()),
+/// The same, for a step whose job gives its slot to others meanwhile.
+async fn placed(room: impl Future<Output = Option<Place>>, desk: &StepDesk) -> Option<Place> {
+    tokio::pin!(room);
+    if let Some(place) = (&mut room).now_or_never() {
+        return place;
     }
+    let waiting = desk.waits();
+    let place = room.await;
+    waiting.over().await;
+    place
 }
 
 async fn make(workspace: PathBuf) -> io::Result<()> {
@@ -200,7 +210,7 @@ pub(super) async fn resolve(
     let timeout = to_run.timeout.min(left);
     let call = call(inner, kept, to_run, timeout);
     let resolving = async {
-        let _room = room(processes_of(inner, kept, to_run)).await;
+        let _place = room(inner, kept, to_run).await;
         to_run.prepared.gear.resolve(call, stop).await
     };
     let answer = tokio::time::timeout(timeout, resolving).await;

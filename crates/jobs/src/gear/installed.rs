@@ -7,8 +7,10 @@ mod warm;
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use semel_core::hex::Hex;
 use semel_gear::line::{Direction, Key, Signer, Verifier};
@@ -18,11 +20,13 @@ use zeroize::Zeroizing;
 
 use super::document::{Document, PACKAGE, Permissions};
 use super::grants::Grants;
+use super::groups::Groups;
 use super::manifest::Manifest;
 use super::package::{self, PackageError, Scratch};
 use super::process::{Running, Start};
 use super::proxy::{Allowed, Proxy};
 use super::reach::{Home, Number};
+use super::room::Lane;
 use super::sandbox::PROXY_PORT;
 use super::secrets::Secrets;
 use super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
@@ -48,6 +52,8 @@ pub struct Installed {
     shim: PathBuf,
     environment: Environment,
     warm: Arc<Warm>,
+    lane: Arc<Lane>,
+    groups: Option<Arc<Groups>>,
 }
 
 /// A process that speaks the protocol.
@@ -81,8 +87,23 @@ impl Installed {
         let text = package::manifest_text(&package::folder(root).join(id).join("package"))?;
         let document = Document::parse(&text)?;
         let warm = Arc::new(Warm::default());
+        let idle: Weak<Warm> = Arc::downgrade(&warm);
+        let lane = Arc::new(Lane::with_spare(idle));
         let (root, home, secrets) = (root.to_owned(), root.to_owned(), root.to_owned());
-        Ok(Self { document, manifest_text: text, root, home, secrets, shim, environment, warm })
+        let manifest_text = text;
+        let groups = None;
+        Ok(Self {
+            document,
+            manifest_text,
+            root,
+            home,
+            secrets,
+            shim,
+            environment,
+            warm,
+            lane,
+            groups,
+        })
     }
 
     /// The same gear for the engine of another home than its package is in.
@@ -96,6 +117,13 @@ impl Installed {
     #[must_use]
     pub(crate) fn with_secrets_of(mut self, home: &Path) -> Self {
         self.secrets = home.to_owned();
+        self
+    }
+
+    /// The same gear with its processes in control groups, where the host has them.
+    #[must_use]
+    pub(crate) fn in_groups(mut self, groups: Option<Arc<Groups>>) -> Self {
+        self.groups = groups;
         self
     }
 
@@ -168,6 +196,8 @@ impl Installed {
             proxy: proxy.is_some().then(|| run.0.clone()),
             kept_from,
             waived,
+            lives: self.lane.lives(),
+            groups: self.groups.clone(),
         })?;
         let key = Key::new(*key);
         Ok(Worker {
@@ -265,8 +295,8 @@ impl Gear for Installed {
         &self.document.manifest
     }
 
-    fn has_process(&self) -> bool {
-        true
+    fn lane(&self) -> Option<&Arc<Lane>> {
+        Some(&self.lane)
     }
 
     fn grants(&self) -> &Grants {
@@ -332,7 +362,7 @@ impl Preparing {
             Some(workspace) => std::fs::canonicalize(workspace).map_err(no_workspace)?,
             None => {
                 let own = place.join("work");
-                let made = std::fs::create_dir(&own);
+                let made = DirBuilder::new().mode(0o700).create(&own);
                 made.map_err(|error| bug("not_started", error.to_string()))?;
                 own
             }

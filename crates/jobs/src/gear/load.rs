@@ -11,6 +11,7 @@ use super::builtin::mesh::{Mesh, MeshPort};
 use super::builtin::notify::Notify;
 use super::builtin::shell::Shell;
 use super::builtin::wait::Wait;
+use super::groups::Groups;
 use super::installed::{Environment, Installed};
 use super::package::{self, PackageError, State};
 use super::registry::{BadSchema, Registry};
@@ -24,12 +25,15 @@ pub struct Ports {
     pub http: HttpSettings,
     /// The engine's variables, for gears that declare them.
     pub environment: Environment,
+    /// Where limits hold for all processes of a gear together, if the host has that.
+    pub groups: Option<Arc<Groups>>,
 }
 
 impl Default for Ports {
     /// No mesh, no TLS, no variables.
     fn default() -> Self {
-        Self { mesh: None, http: HttpSettings::default(), environment: Arc::new(|_| None) }
+        let http = HttpSettings::default();
+        Self { mesh: None, http, environment: Arc::new(|_| None), groups: None }
     }
 }
 
@@ -135,7 +139,8 @@ impl Loader {
             }
             Some(_) | None => {
                 let environment = Arc::clone(&self.ports.environment);
-                let gear = Installed::open(&self.root, id, self.shim.clone(), environment)?;
+                let gear = Installed::open(&self.root, id, self.shim.clone(), environment)?
+                    .in_groups(self.ports.groups.clone());
                 // The folder's name and the manifest's are one.
                 if gear.manifest().id != id {
                     return Err(changed().into());
@@ -153,7 +158,7 @@ impl Loader {
             "http" => Arc::new(Http::new(self.ports.http.clone())),
             "mesh" => Arc::new(Mesh::new(self.ports.mesh.clone())),
             "notify" => Arc::new(Notify::new()),
-            "shell" => Arc::new(Shell::new(self.shim.clone())),
+            "shell" => Arc::new(Shell::new(self.shim.clone(), self.ports.groups.clone())),
             _ => Arc::new(Wait::new()),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal};
@@ -11,12 +11,15 @@ use semel_gear::limits::LINE_BYTES_MAX;
 use semel_gear::line::Breach;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
+use super::groups::{Groups, Leaf, Network};
 use super::reach::Number;
+use super::room::Lives;
 use super::sandbox::shim::Stage;
 use super::sandbox::{Ability, COMMAND, Init, Inside, Limits, Outer, frame};
 use crate::limits::{GEAR_QUEUE_MAX, KILL_TIMEOUT, STDERR_BYTES_MAX};
@@ -39,15 +42,19 @@ pub(crate) struct Start<'a> {
     /// What it may not open, whatever else it may: the engine's home and what is above it.
     pub(crate) kept_from: Vec<Number>,
     pub(crate) waived: Vec<String>,
+    /// Counts it for as long as it is there.
+    pub(crate) lives: Lives,
+    /// Where limits hold for all that it starts together, if the host has that.
+    pub(crate) groups: Option<Arc<Groups>>,
 }
 
 impl Start<'_> {
     /// What the three stages of the shim read, one after the other.
-    fn frames(self) -> io::Result<Vec<Zeroizing<Vec<u8>>>> {
+    fn frames(self) -> io::Result<(Vec<Zeroizing<Vec<u8>>>, Lives)> {
         let namespaces = !self.waived.iter().any(|name| name == Ability::Namespaces.as_str());
         let network = self.proxy.is_some();
         let (key, processes) = (self.key.clone(), self.limits.processes);
-        Ok(vec![
+        let frames = vec![
             frame(&Outer { key: key.clone(), namespaces })?,
             frame(&Init { key, namespaces, proxy: self.proxy, processes })?,
             frame(&Inside {
@@ -64,14 +71,15 @@ impl Start<'_> {
                 kept_from: self.kept_from,
                 waived: self.waived,
             })?,
-        ])
+        ];
+        Ok((frames, self.lives))
     }
 }
 
 /// A running process. Dropped, its line of life is cut and it is killed from inside; only
 /// [`Running::kill`] waits until it is gone.
 pub(crate) struct Running {
-    child: Child,
+    held: Held,
     group: Option<Pid>,
     input: Option<mpsc::Sender<Zeroizing<Vec<u8>>>>,
     output: ChildStdout,
@@ -85,6 +93,44 @@ struct Errors {
     reading: JoinHandle<()>,
     /// Nothing more comes.
     whole: watch::Receiver<bool>,
+}
+
+/// What is left of a process until it is gone.
+struct Held {
+    child: Option<Child>,
+    lives: Option<Lives>,
+    leaf: Option<Arc<Leaf>>,
+}
+
+impl Held {
+    fn new(child: Child, lives: Lives, leaf: Option<Arc<Leaf>>) -> Self {
+        Self { child: Some(child), lives: Some(lives), leaf }
+    }
+
+    /// Nobody needs it any more.
+    fn ends(&mut self) {
+        self.lives.iter_mut().for_each(Lives::ends);
+    }
+
+    async fn wait(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.wait().await.ok()
+    }
+}
+
+impl Drop for Held {
+    /// It counts until it is gone, whoever has forgotten it.
+    fn drop(&mut self) {
+        self.ends();
+        let Some(mut child) = self.child.take() else { return };
+        let is_gone = child.try_wait().is_ok_and(|status| status.is_some());
+        if let (false, Ok(runtime)) = (is_gone, Handle::try_current()) {
+            let (lives, leaf) = (self.lives.take(), self.leaf.take());
+            runtime.spawn(async move {
+                let _ = child.wait().await;
+                drop((lives, leaf));
+            });
+        }
+    }
 }
 
 impl Drop for Errors {
@@ -112,10 +158,19 @@ impl Running {
         let errors = Errors::of(child.stderr.take().ok_or_else(missing)?);
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let (input, mut lines) = mpsc::channel::<Zeroizing<Vec<u8>>>(GEAR_QUEUE_MAX);
-        let frames = start.frames()?;
+        let network = if start.proxy.is_some() { Network::Proxy } else { Network::None };
+        let leaf = start.groups.as_ref().and_then(|groups| groups.leaf(&start.limits, network));
+        let leaf = leaf.map(Arc::new);
+        let entering = leaf.clone().zip(child.id());
+        let (frames, lives) = start.frames()?;
         // It ends with the process: then nobody reads, or nobody is left to send.
         tokio::spawn(async move {
             use tokio::io::AsyncWriteExt;
+            // It does nothing and starts nobody before it has read its frame. The kernel may take a
+            // while for it: other tasks go on.
+            if let Some((leaf, pid)) = entering {
+                let _ = tokio::task::spawn_blocking(move || leaf.put(pid)).await;
+            }
             for frame in frames {
                 if stdin.write_all(&frame).await.is_err() {
                     return;
@@ -127,7 +182,8 @@ impl Running {
                 }
             }
         });
-        Ok(Self { child, group, input: Some(input), output, buffer: Vec::new(), errors })
+        let (held, input) = (Held::new(child, lives, leaf), Some(input));
+        Ok(Self { held, group, input, output, buffer: Vec::new(), errors })
     }
 
     /// Sends a line; never waits. A process that does not read what it is sent gets no more.
@@ -187,26 +243,40 @@ impl Running {
         String::from_utf8_lossy(&tail).trim().to_owned()
     }
 
+    /// Nobody needs it any more: another one may be waited for in its place.
+    pub(crate) fn ends(&mut self) {
+        self.held.ends();
+    }
+
     /// Kills it and everything that it has started; nothing is left when this comes back. Gives its
     /// exit code, if it had ended by itself.
     pub(crate) async fn kill(mut self) -> Option<i32> {
-        let ended = self.child.try_wait().ok().flatten();
+        self.held.ends();
+        let ended = self.held.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
         self.errors.reading.abort();
         // Aborted is over, and only then is its end of the pipe closed.
         let _ = (&mut self.errors.reading).await;
-        if timeout(KILL_TIMEOUT, self.child.wait()).await.is_err() {
+        if timeout(KILL_TIMEOUT, self.held.wait()).await.is_err() {
             tracing::warn!("a sandbox did not end by itself and is killed");
             if let Some(group) = self.group {
                 let _ = rustix::process::kill_process_group(group, Signal::KILL);
             }
-            let _ = self.child.kill().await;
+            if let Some(child) = &mut self.held.child {
+                let _ = child.kill().await;
+            }
+            if let Some(leaf) = &self.held.leaf {
+                leaf.kill();
+            }
+        }
+        if let Some(leaf) = &self.held.leaf {
+            leaf.emptied().await;
         }
         ended.and_then(|status| status.code())
     }
 
     /// Waits until it has ended by itself and its last words were heard.
     pub(crate) async fn ended(&mut self) -> Option<i32> {
-        let status = self.child.wait().await.ok();
+        let status = self.held.wait().await;
         // Nobody is left who could write; what was written may still have to be read.
         let _ = timeout(KILL_TIMEOUT, self.errors.whole.wait_for(|whole| *whole)).await;
         status.and_then(|status| status.code())

@@ -54,6 +54,25 @@ async fn processes_of_gears_wait_for_room_and_let_go_of_it() {
     assert_eq!(bench.script.ran().len(), all + 2);
 }
 
+/// All that there is room for wait for jobs that need a process, and these for others.
+#[tokio::test]
+async fn processes_that_wait_for_sub_jobs_do_not_keep_them_from_running() {
+    let bench = Setup { workers: 2, more: vec!["heavy"], ..Setup::default() }.open().await;
+    let all = PROCESSES_AT_ONCE + 2;
+    let plan = |step: Value| json!({"plan": {"steps": [step]}});
+    let asks = |id: &str, asked: Value| json!({"id": id, "gear": "heavy", "action": "sub", "params": plan(asked)});
+    let deepest = json!({"id": "deep", "gear": "heavy", "action": "echo"});
+    let outer = |number: usize| {
+        let mut step = asks(&format!("s{number}"), asks("inner", deepest.clone()));
+        step["parallel_group"] = json!("g");
+        step["timeout_ms"] = json!(300_000);
+        step
+    };
+    let id = bench.submit((0..all).map(outer).collect()).await;
+    assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Completed);
+    assert_eq!(bench.script.ran().len(), 3 * all);
+}
+
 #[tokio::test]
 async fn a_failure_stops_its_siblings_unless_the_plan_goes_on_without_it() {
     let bench = bench().await;

@@ -85,3 +85,60 @@ async fn what_a_reference_stands_for_is_judged_before_it_is_run() {
         assert_eq!(class, Some(FailureClass::PlanRejected));
     }
 }
+
+/// A plan that nobody was asked about is asked about once a stricter word is said of a step that
+/// has not begun; what a person has approved is not asked again.
+#[tokio::test]
+async fn what_became_stricter_since_it_was_approved_is_asked_first() {
+    let bench = Setup::default().open().await;
+    let unseen = bench.submit(json!([step("a", "hold"), step("b", "pay")])).await;
+    let seen = json!([step("c", "drop"), step("d", "hold"), step("e", "pay")]);
+    let hash = Plan::read(&json!({"steps": seen})).expect("a plan").hash();
+    let seen = bench.submit(seen).await;
+    bench.until(seen, JobStatus::AwaitingApproval).await;
+    bench.engine.approve(seen, hash, Answer::Approve, "me").await.expect("it was asked");
+    bench.script.until_ran(3).await;
+    bench.reinstall("test", |manifest, _| {
+        manifest.actions.get_mut("pay").expect("it is there").always_asks = true;
+    });
+    bench.script.gate.send_replace(true);
+    assert_eq!(bench.ended(seen).await.job.state.status, JobStatus::Completed);
+    let kept = bench.until(unseen, JobStatus::AwaitingApproval).await;
+    let question: Value =
+        serde_json::from_str(&kept.job.state.question.expect("a question")).expect("JSON");
+    assert_eq!((&question["kind"], &question["steps"]), (&json!("plan"), &json!(["b"])));
+    assert!(!bench.script.ran().contains(&"b".to_owned()));
+    let plan = kept.job.state.plan.expect("a plan");
+    let hash = plan.plan().expect("it can be read").hash();
+    assert_eq!(question["plan_hash"], hash.to_string());
+    bench.engine.approve(unseen, hash, Answer::Approve, "me").await.expect("it was asked");
+    assert_eq!(bench.ended(unseen).await.job.state.status, JobStatus::Completed);
+}
+
+/// What a gear might have done when it asked bounds the job, whatever became of the gear since.
+#[tokio::test]
+async fn a_job_keeps_to_what_its_asker_declared() {
+    let bench = Setup { more: vec!["modest"], ..Setup::default() }.open().await;
+    let plan = json!({"plan": {"steps": [
+        {"id": "a", "gear": "test", "action": "hold", "params": {"place": "#news"}},
+        {"id": "b", "gear": "test", "action": "echo", "params": {"to": "$later:step:a/place"}},
+    ]}});
+    for (count, became) in ["gone", "bolder"].into_iter().enumerate() {
+        bench.script.gate.send_replace(false);
+        if became == "bolder" {
+            bench.reinstall("modest", |_, _| {});
+        }
+        let id = bench.submit(asks_for("modest", plan.clone())).await;
+        bench.script.until_ran(2 * (count + 1)).await;
+        match became {
+            "gone" => bench.engine.gears().remove("modest"),
+            _ => bench.reinstall("modest", |_, grants| grants.publish.push("*".to_owned())),
+        }
+        bench.script.gate.send_replace(true);
+        assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Failed, "{became}");
+        let refused = "SELECT count(*) FROM job WHERE asker = 'modest' AND status = 'failed'
+                          AND error LIKE '%permission_missing%'";
+        assert_eq!(bench.count(refused), i64::try_from(count + 1).expect("few"), "{became}");
+    }
+    assert_eq!(bench.script.ran(), ["outer", "a", "outer", "a"]);
+}

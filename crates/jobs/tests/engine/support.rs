@@ -17,6 +17,7 @@ use semel_jobs::gear::grants::Grants;
 use semel_jobs::gear::manifest::{Action, Manifest, Recovery, Risk};
 use semel_jobs::gear::net::Hosts;
 use semel_jobs::gear::registry::Registry;
+use semel_jobs::gear::room::Lane;
 use semel_jobs::gear::{
     Call, Desk, Ended, Failure, FailureClass, Gear, Later, Output, Resolution, Stop, SubJob,
     SubJobEnded,
@@ -136,6 +137,7 @@ struct TestGear {
     /// Found out when it is asked for.
     learned: Mutex<Option<String>>,
     grants: Grants,
+    lane: Arc<Lane>,
 }
 
 fn action(recovery: Recovery, risk: Risk) -> Action {
@@ -172,14 +174,20 @@ impl Gear for TestGear {
         &self.manifest
     }
 
-    /// Only that one.
-    fn has_process(&self) -> bool {
-        self.manifest.id == "heavy"
+    /// Only that one has processes.
+    fn lane(&self) -> Option<&Arc<Lane>> {
+        Some(&self.lane).filter(|_| self.manifest.id == "heavy")
     }
 
     /// Whatever it is told to ask for.
     fn grants(&self) -> &Grants {
         &self.grants
+    }
+
+    /// What `echo` is given to send.
+    fn receiver(&self, action: &str, params: &Value) -> Option<String> {
+        let to = params.get("to").filter(|_| action == "echo")?;
+        to.as_str().map(str::to_owned)
     }
 
     fn is_ready(&self) -> bool {
@@ -227,7 +235,10 @@ impl Gear for TestGear {
                 let _ = gate.wait_for(|open| *open).await;
             }
             if call.action == "sub" {
-                let ended = desk.sub_job(SubJob { number: 0, asked: call.params.clone() }).await;
+                // A reference in there would be one of its own plan's.
+                let asked = call.params.to_string().replace("$later:", "$ref:");
+                let asked = serde_json::from_str(&asked).expect("JSON");
+                let ended = desk.sub_job(SubJob { number: 0, asked }).await;
                 return match ended {
                     SubJobEnded::Completed(value) => Ended::Done(Output::Value(value)),
                     SubJobEnded::Failed(failure) => Ended::Failed(failure),
@@ -333,9 +344,17 @@ fn test_gear(id: &str, script: &Arc<Script>, origin: Option<&'static str>) -> Ar
     let manifest = Manifest { id: id.to_owned(), version: "1".to_owned(), actions };
     let learned = Mutex::default();
     // Only the modest one declares what it asks for.
-    let sub_jobs = if id == "modest" { vec!["test.echo".to_owned()] } else { vec!["*".to_owned()] };
+    let sub_jobs = if id == "modest" { &["test.echo", "test.hold"][..] } else { &["*"] };
+    let sub_jobs = sub_jobs.iter().map(|name| (*name).to_owned()).collect();
     let grants = Grants { sub_jobs, publish: Vec::new() };
-    Arc::new(TestGear { manifest, script: Arc::clone(script), origin, learned, grants })
+    Arc::new(TestGear {
+        manifest,
+        script: Arc::clone(script),
+        origin,
+        learned,
+        grants,
+        lane: Arc::default(),
+    })
 }
 
 /// Servers of a test may be asked.
@@ -425,6 +444,17 @@ impl Bench {
                 engine.hear(signal);
             }
         }));
+    }
+
+    /// Puts a gear in the place of the one of its name, of which something is different.
+    pub(crate) fn reinstall(&self, id: &str, change: impl FnOnce(&mut Manifest, &mut Grants)) {
+        let TestGear { manifest, grants, .. } = &*test_gear(id, &self.script, None);
+        let (mut manifest, mut grants) = (manifest.clone(), grants.clone());
+        change(&mut manifest, &mut grants);
+        let (script, learned) = (Arc::clone(&self.script), Mutex::default());
+        let (origin, lane) = (None, Arc::default());
+        let gear = TestGear { manifest, script, origin, learned, grants, lane };
+        self.engine.gears().put(Arc::new(gear), true).expect("good schemas");
     }
 
     pub(crate) async fn submit(&self, steps: Value) -> JobId {

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use super::super::groups::Groups;
 use super::super::installed::clean_environment;
 use super::super::manifest::{Manifest, Recovery, Risk};
 use super::super::process::{Running, Start};
 use super::super::quota;
+use super::super::room::Lane;
 use super::super::sandbox::Limits;
 use super::super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
 use crate::limits::{LAST_WORDS_CHARS_MAX, SHELL_OUTPUT_BYTES_MAX, STOP_GRACE, STOP_MESSAGE_GRACE};
@@ -19,16 +21,19 @@ use crate::limits::{LAST_WORDS_CHARS_MAX, SHELL_OUTPUT_BYTES_MAX, STOP_GRACE, ST
 pub struct Shell {
     manifest: Manifest,
     shim: PathBuf,
+    lane: Arc<Lane>,
+    groups: Option<Arc<Groups>>,
 }
 
 impl Shell {
     /// The gear; `shim` is this program's own file.
-    pub fn new(shim: PathBuf) -> Self {
+    pub fn new(shim: PathBuf, groups: Option<Arc<Groups>>) -> Self {
         let command = json!({"command": {"type": "string", "minLength": 1, "maxLength": 65536}});
         let about = "Run a command of the shell in the workspace";
         let mut run = super::action(about, command, &["command"]);
         (run.risk, run.recovery, run.always_asks) = (Risk::Critical, Recovery::Ask, true);
-        Self { manifest: super::manifest("shell", [("run", run)]), shim }
+        let manifest = super::manifest("shell", [("run", run)]);
+        Self { manifest, shim, lane: Arc::default(), groups }
     }
 
     fn start(&self, call: &Call) -> std::io::Result<Running> {
@@ -49,6 +54,8 @@ impl Shell {
             // It has declared nothing but the workspace, which is of the engine's making.
             kept_from: Vec::new(),
             waived: Vec::new(),
+            lives: self.lane.lives(),
+            groups: self.groups.clone(),
         })
     }
 
@@ -135,8 +142,8 @@ impl Gear for Shell {
         &self.manifest
     }
 
-    fn has_process(&self) -> bool {
-        true
+    fn lane(&self) -> Option<&Arc<Lane>> {
+        Some(&self.lane)
     }
 
     fn recovery(&self, _action: &str, _params: &Value) -> Recovery {

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
+use super::super::room::Spare;
 use super::Worker;
 use crate::limits::{
     WARM_EXECUTIONS_MAX, WARM_IDLE_LOOKS, WARM_LOOK, WARM_MAX, WARM_START_MAX, WARM_STARTS_AT_ONCE,
@@ -165,6 +167,24 @@ impl Warm {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Spare for Warm {
+    /// The one that has waited longest.
+    fn end_one(&self) -> bool {
+        let Ok(runtime) = Handle::try_current() else { return false };
+        let worker = {
+            let mut pool = self.lock();
+            if pool.idle.is_empty() {
+                return false;
+            }
+            pool.idle.remove(0).1
+        };
+        let mut worker = worker;
+        worker.running.ends();
+        runtime.spawn(worker.running.kill());
+        true
     }
 }
 
