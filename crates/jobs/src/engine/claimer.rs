@@ -22,11 +22,6 @@ pub(super) async fn run(inner: Arc<Inner>) {
     // What a claim holds no submission can begin with: no more than wait.
     let mut wanted = 1;
     while let Some(slots) = free_slots(&inner, wanted).await {
-        if inner.running().len() >= inner.options.workers.saturating_add(JOBS_WAITING_MAX) {
-            // They wait for others or for room. Some more are taken now and then, because what they
-            // wait for may be among them.
-            wait(&inner).await;
-        }
         let held = slots.num_permits();
         inner.claiming.store(held, Ordering::Relaxed);
         let claimed = claim(&inner, slots).await;
@@ -50,6 +45,13 @@ pub(super) async fn run(inner: Arc<Inner>) {
 
 /// At least one; nothing when no job is to be claimed any more.
 async fn free_slots(inner: &Inner, wanted: usize) -> Option<OwnedSemaphorePermit> {
+    if inner.running().len() >= inner.options.workers.saturating_add(JOBS_WAITING_MAX) {
+        // They wait for others or for room. Some more are taken now and then, because what they
+        // wait for may be among them.
+        let mut stopping = inner.stopping.subscribe();
+        let stop = stopping.wait_for(|stop| *stop);
+        let _ = tokio::time::timeout(inner.options.poll, stop).await;
+    }
     let mut slots = Arc::clone(&inner.slots).acquire_owned().await.ok()?;
     let more = wanted.saturating_sub(1).min(inner.slots.available_permits());
     let more = u32::try_from(more).unwrap_or(u32::MAX).min(CLAIM_MAX - 1);

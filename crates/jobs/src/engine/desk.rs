@@ -168,8 +168,8 @@ impl StepDesk {
         }
     }
 
-    /// The step waits for room, and its job for as long as that takes holds no slot: what the room is
-    /// taken by may wait for jobs that need one.
+    /// The step waits for room, and its job holds no slot for as long as that takes: what the room
+    /// is taken by may wait for jobs that need one.
     pub(super) fn waits(&self) -> Waiting {
         self.slot.wait(&self.inner.slots)
     }

@@ -63,7 +63,8 @@ pub fn told(found: &Result<Vec<Controller>, Unused>) -> String {
         ),
         Err(why) => {
             format!(
-                "memory and processor time are bounded for each process of a gear, not in sum: {why}"
+                "memory and processor time are bounded for each process of a gear, not in sum: \
+                 {why}"
             )
         }
     }

@@ -3,11 +3,11 @@
 //! A step has a place before its gear is asked, so that waiting for room costs it no time. A gear
 //! takes as much room as it has calls or processes that live, whichever are more: a call that finds
 //! an idle process needs no other one, and an idle process, or one that takes long to end, is
-//! counted for as long as it is there. When somebody waits, idle processes of other gears are ended.
+//! counted for as long as it is there. When somebody waits, idle processes of others are ended.
 //!
-//! Steps that wait for a sub-job keep their processes. So that these cannot keep their sub-jobs from
-//! running, one step at a time of each depth has a place beyond the bound: the deepest of all can
-//! always go on, and with its end those above it.
+//! Steps that wait for a sub-job keep their processes. So that these cannot keep their sub-jobs
+//! from running, one step at a time of each depth has a place beyond the bound: the deepest of all
+//! can always go on, and with its end those above it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
