@@ -168,6 +168,8 @@ struct Inner {
     news: broadcast::Sender<News>,
     breakers: Breakers,
     metrics: Metrics,
+    /// What gears have said and nobody has written yet.
+    reports: Arc<desk::Room>,
     stopping: watch::Sender<bool>,
     /// Whether jobs are worked on here, and not only taken in.
     works: AtomicBool,
@@ -195,6 +197,7 @@ impl Engine {
             news: broadcast::channel(NEWS_MAX).0,
             breakers: Breakers::default(),
             metrics: Metrics::default(),
+            reports: Arc::default(),
             stopping: watch::channel(false).0,
             works: AtomicBool::new(false),
             under_way: watch::channel(()).0,

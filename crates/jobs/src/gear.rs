@@ -16,7 +16,7 @@ pub mod net;
 pub mod package;
 mod process;
 mod proxy;
-mod quota;
+pub(crate) mod quota;
 pub mod reach;
 pub mod registry;
 pub mod room;
@@ -182,6 +182,28 @@ pub enum Report {
     },
 }
 
+impl Report {
+    /// What it takes in memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        256 + match self {
+            Self::Log { message, .. } => message.len(),
+            Self::Progress { message, .. } => message.as_ref().map_or(0, String::len),
+        }
+    }
+
+    /// The same with a message that is no longer than this.
+    pub(crate) fn cut_to(mut self, bytes: usize) -> Self {
+        let message = match &mut self {
+            Self::Log { message, .. } => Some(message),
+            Self::Progress { message, .. } => message.as_mut(),
+        };
+        if let Some(message) = message {
+            message.truncate(message.floor_char_boundary(bytes));
+        }
+        self
+    }
+}
+
 /// A job that a gear asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SubJob {
@@ -205,8 +227,18 @@ pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Where a gear's reports go, and its sub-jobs come from.
 pub trait Desk: Send + Sync {
-    /// Takes a line; never waits. What is too much is dropped and counted.
+    /// Takes a line; never waits. What is too much for one attempt is left out, and that is said.
     fn report(&self, report: Report);
+
+    /// Whether so much waits to be written that a gear is not to be heard.
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    /// Comes back when it may be heard again.
+    fn room(&self) -> Later<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 
     /// Makes a sub-job, or finds the one made before, and waits for its end.
     fn sub_job(&self, asked: SubJob) -> Later<'_, SubJobEnded>;

@@ -142,8 +142,12 @@ pub const PAGE_MAX: u32 = 500;
 pub const PAGE_SCAN_MAX: u32 = 10_000;
 /// Jobs that one call repeats.
 pub const RETRIES_MAX: usize = 5_000;
-/// Lines that a gear may report in one attempt; more are counted and dropped.
+/// Lines that a gear may report in one attempt; more are dropped, and the last one says so.
 pub const REPORTS_MAX: u32 = 10_000;
+/// The same in bytes.
+pub const REPORTS_BYTES_MAX: usize = 4 << 20;
+/// Bytes of the reports of all jobs that wait to be written, above which gears are not heard.
+pub const REPORTS_WAITING_BYTES_MAX: usize = 16 << 20;
 /// Jobs that one attempt of a step may ask for.
 pub const SUB_JOBS_MAX: u32 = 100;
 /// Jobs inside each other.
@@ -190,6 +194,12 @@ pub const PIDS_MAX_LEAST: u64 = 301;
 
 /// Connections that one gear may have at a time.
 pub const PROXY_CONNECTIONS_MAX: usize = 32;
+
+/// The same of all gears together: each takes two descriptors of the engine.
+pub const PROXY_CONNECTIONS_ALL_MAX: usize = 128;
+
+/// How long such a connection may be silent in both directions.
+pub const PROXY_IDLE: Duration = Duration::from_secs(120);
 
 /// How long it may take to find out what a host can enforce.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -303,23 +313,44 @@ pub const SIGNAL_RETRY: Duration = Duration::from_secs(1);
 /// The same for one that stops a job: somebody was told that it is over.
 pub const STOP_RETRY: Duration = Duration::from_millis(200);
 
-/// Parts of a schema in a manifest, with everything that they refer to, as often as they do.
-pub const SCHEMA_COST_MAX: usize = 10_000;
+/// Parts of all schemas of a manifest, with everything that they refer to, as often as they do.
+/// That many take a tenth of a second to be compiled.
+pub const SCHEMA_COST_MAX: usize = 20_000;
 
-/// What a pattern counts among these: it is compiled.
+/// Bytes that are kept of them: each part knows the names of all that is above it.
+pub const SCHEMA_BYTES_MAX: usize = 8 << 20;
+
+/// What a pattern counts among these parts: it is compiled. Each of its bytes counts as well.
 pub const SCHEMA_PATTERN_COST: usize = 100;
 
-/// Bytes of a compiled pattern.
-pub const PATTERN_BYTES_MAX: usize = 256 << 10;
+/// What a class of letters of all languages counts in a pattern.
+pub const PATTERN_UNICODE_COST: usize = 200;
+
+/// Bytes of a pattern as it is written.
+pub const PATTERN_TEXT_BYTES_MAX: usize = 1000;
+
+/// Bytes of a compiled pattern, and the steps that one of this size takes for each byte of a text:
+/// as many as it has states, at the worst. A larger one than the last is refused.
+pub const PATTERN_SIZES: [(usize, usize); 5] =
+    [(1 << 10, 8), (2 << 10, 20), (8 << 10, 45), (32 << 10, 130), (64 << 10, 320)];
+
+/// Steps for each byte of a text that is looked at as content of some kind.
+pub const SCHEMA_CONTENT_STEPS: usize = 8;
 
 /// Levels of a schema, with those of what it refers to.
 pub const SCHEMA_DEPTH_MAX: usize = 128;
 
-/// Parts of a schema times parts of a document, of all steps of a plan: about two seconds.
+/// Steps of checking a document, and the documents of all steps of a plan: about two seconds.
 pub const SCHEMA_WORK_MAX: usize = 200_000_000;
 
 /// The same that may be done before other tasks get their turn elsewhere.
-pub const SCHEMA_WORK_AT_ONCE: usize = 200_000;
+pub const SCHEMA_WORK_AT_ONCE: usize = 20_000;
+
+/// The same after which it is not said any more what is wrong, but only that something is.
+pub const SCHEMA_WORK_TOLD_MAX: usize = 200_000;
+
+/// Checks under way at once that take longer.
+pub const SCHEMA_CHECKS_AT_ONCE: usize = 4;
 
 /// Processes of gears that live at once in one engine, and one more for each depth of sub-jobs; as
 /// many as there are workers, if those are more.
@@ -346,6 +377,22 @@ pub const DISK_LOOK: Duration = Duration::from_secs(1);
 
 /// Files of a folder that are looked at in one of these times: more are looked at less often.
 pub const FILES_A_LOOK: usize = 10_000;
+
+/// Looks at what gears have on disk under way at once in the whole engine.
+pub const DISK_LOOKS_AT_ONCE: usize = 2;
+
+/// Looks one after the other in which something was moved away before it was counted.
+pub const DISK_MISSED_MAX: u32 = 20;
+
+/// Folders that a look has open beside the one that it reads.
+pub const LOOK_FOLDERS_OPEN: usize = 5;
+
+/// Bytes of the names of folders that a look has still to visit.
+pub const LOOK_NAMES_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes of a job's workspace and of the files that its steps gave, above which the engine writes
+/// no more for it.
+pub const JOB_FILES_BYTES_MAX: u64 = 4 << 30;
 
 /// Files and folders of a workspace.
 pub const WORKSPACE_FILES_MAX: usize = 200_000;

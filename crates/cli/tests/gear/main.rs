@@ -4,6 +4,7 @@
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod author;
+mod bounds;
 mod inside;
 mod left;
 mod lines;

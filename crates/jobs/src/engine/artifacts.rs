@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{Engine, Inner};
-use crate::gear::{Failure, FailureClass, beneath, package};
-use crate::limits::{ARTIFACT_BYTES_MAX, FOLDERS_MAX, SWEEP_MAX};
+use crate::gear::{Failure, FailureClass, beneath, package, quota};
+use crate::limits::{ARTIFACT_BYTES_MAX, FOLDERS_MAX, JOB_FILES_BYTES_MAX, SWEEP_MAX};
 use crate::store::{Job, Kept};
 
 /// A file that was kept.
@@ -51,9 +51,12 @@ pub(super) async fn keep(
         let mut source = open(&workspace, &path).map_err(|error| {
             Failure::new(FailureClass::GearBug, "invalid_artifact", error.to_string())
         })?;
-        let (hash, bytes) = copy(&mut source, &folder).map_err(|error| {
+        let room = quota::room_of_job(&workspace, JOB_FILES_BYTES_MAX);
+        let copied = room.and_then(|room| copy(&mut source, &folder, room));
+        let (hash, bytes) = copied.map_err(|error| {
             let is_large = error.kind() == io::ErrorKind::FileTooLarge;
             let code = if is_large { "artifact_too_large" } else { "artifact_not_kept" };
+            let code = if quota::is_of_job(&error) { "disk_limit" } else { code };
             Failure::new(FailureClass::ResourceLimit, code, error.to_string())
         })?;
         Ok(Artifact { name: path.to_string_lossy().into_owned(), hash, bytes })
@@ -91,7 +94,7 @@ impl Engine {
     }
 }
 
-fn copy(source: &mut File, folder: &Path) -> io::Result<(Hex<32>, u64)> {
+fn copy(source: &mut File, folder: &Path, room: u64) -> io::Result<(Hex<32>, u64)> {
     beneath::make_private(folder)?;
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|_| io::ErrorKind::Other)?;
@@ -99,7 +102,9 @@ fn copy(source: &mut File, folder: &Path) -> io::Result<(Hex<32>, u64)> {
     let mut new = std::fs::OpenOptions::new();
     let mut file = new.write(true).create_new(true).mode(0o600).open(&temporary)?;
     let mut hash = Sha256::new();
-    let copied = beneath::copy(source, &mut file, ARTIFACT_BYTES_MAX, |piece| hash.update(piece));
+    let most = room.min(ARTIFACT_BYTES_MAX);
+    let copied = beneath::copy(source, &mut file, most, |piece| hash.update(piece));
+    let copied = copied.map_err(|error| quota::told(error, room));
     let copied = copied.and_then(|bytes| {
         let hash: Hex<32> = Hex(hash.finalize().into());
         file.sync_all()?;

@@ -1,38 +1,86 @@
 //! What a gear talks to while it works.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::clock::UnixMs;
 use semel_core::id::JobId;
-use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc};
 
 use super::children::{Parent, take_child};
 use super::{Inner, News};
-use crate::course::{ToRun, action_name};
+use crate::course::{Move, ToRun, action_name};
 use crate::gear::{Desk, Ended, Failure, FailureClass, Gear, Later, Report, SubJob, SubJobEnded};
 use crate::life::JobStatus;
-use crate::limits::{REPORTS_MAX, SUB_JOB_DEPTH_MAX, SUB_JOB_LOOK, SUB_JOBS_MAX};
-use crate::store::Kept;
-
-/// Reports that may wait to be written.
-const WAITING_MAX: usize = 1024;
+use crate::limits::{
+    LEDGER_LINES_MAX, REPORT_BYTES_MAX, REPORTS_BYTES_MAX, REPORTS_MAX, REPORTS_WAITING_BYTES_MAX,
+    SUB_JOB_DEPTH_MAX, SUB_JOB_LOOK, SUB_JOBS_MAX,
+};
+use crate::store::{Kept, LedgerEvent};
 
 /// A report and whose it is.
 pub(super) struct Reported {
     pub(super) step_id: String,
     pub(super) report: Report,
+    /// Given up when it was written.
+    pub(super) held: Held,
 }
 
+/// How many reports wait is bounded by their bytes, in all jobs together.
 #[derive(Clone)]
-pub(super) struct Reports(mpsc::Sender<Reported>);
+pub(super) struct Reports(mpsc::UnboundedSender<Reported>);
 
 impl Reports {
-    pub(super) fn channel() -> (Self, mpsc::Receiver<Reported>) {
-        let (told, heard) = mpsc::channel(WAITING_MAX);
+    pub(super) fn channel() -> (Self, mpsc::UnboundedReceiver<Reported>) {
+        let (told, heard) = mpsc::unbounded_channel();
         (Self(told), heard)
+    }
+}
+
+/// What all reports that wait take in memory. While it is full no gear is heard, so that it grows
+/// by one line of each at the most, and none is lost.
+#[derive(Default)]
+pub(super) struct Room {
+    bytes: AtomicUsize,
+    freed: Notify,
+}
+
+impl Room {
+    fn hold(self: &Arc<Self>, bytes: usize) -> Held {
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        Held { room: Arc::clone(self), bytes }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.load(Ordering::SeqCst) >= REPORTS_WAITING_BYTES_MAX
+    }
+
+    /// Comes back when it is not full.
+    async fn free(&self) {
+        loop {
+            let mut freed = std::pin::pin!(self.freed.notified());
+            // From now on nothing is missed.
+            freed.as_mut().enable();
+            if !self.is_full() {
+                return;
+            }
+            freed.await;
+        }
+    }
+}
+
+/// The bytes of a report.
+pub(super) struct Held {
+    room: Arc<Room>,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.room.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+        self.room.freed.notify_waiters();
     }
 }
 
@@ -127,6 +175,7 @@ pub(super) struct StepDesk {
     reports: Reports,
     slot: Arc<Slot>,
     told: AtomicU32,
+    told_bytes: AtomicUsize,
     /// Sub-jobs that were asked for.
     asked: AtomicU32,
     /// Sub-jobs that may have done something, or still may, and that nobody knows the end of.
@@ -152,6 +201,7 @@ impl StepDesk {
             reports,
             slot,
             told: AtomicU32::new(0),
+            told_bytes: AtomicUsize::new(0),
             asked: AtomicU32::new(0),
             in_doubt: AtomicU32::new(0),
         }
@@ -213,13 +263,33 @@ impl StepDesk {
 
 impl Desk for StepDesk {
     fn report(&self, report: Report) {
-        if self.told.fetch_add(1, Ordering::Relaxed) >= REPORTS_MAX {
-            return;
+        let report = report.cut_to(REPORT_BYTES_MAX);
+        let bytes = report.bytes();
+        let lines = self.told.fetch_add(1, Ordering::Relaxed);
+        let before = self.told_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let is_over = |lines: u32, bytes: usize| lines >= REPORTS_MAX || bytes > REPORTS_BYTES_MAX;
+        let report = match (is_over(lines, before), is_over(lines + 1, before + bytes)) {
+            (true, _) => return,
+            // The last one that is kept says so.
+            (false, true) => {
+                let message = "it says more than is kept of one attempt; the rest is left out";
+                Report::Log { message: message.to_owned(), side_effect: false }
+            }
+            (false, false) => report,
+        };
+        let held = self.inner.reports.hold(bytes);
+        let reported = Reported { step_id: self.step_id.clone(), report, held };
+        if self.reports.0.send(reported).is_err() {
+            tracing::debug!(execution_id = self.execution_id, "nobody hears a gear any more");
         }
-        let reported = Reported { step_id: self.step_id.clone(), report };
-        if self.reports.0.try_send(reported).is_err() {
-            tracing::debug!(execution_id = self.execution_id, "a gear's report was dropped");
-        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.inner.reports.is_full()
+    }
+
+    fn room(&self) -> Later<'_, ()> {
+        Box::pin(self.inner.reports.free())
     }
 
     fn sub_job(&self, asked: SubJob) -> Later<'_, SubJobEnded> {
@@ -256,6 +326,26 @@ impl Desk for StepDesk {
             ended
         })
     }
+}
+
+/// Hands what gears said to the ledger. It waits until what this gives is dropped: once it is
+/// written.
+pub(super) fn tell(step: &mut Move, said: &mut Vec<Reported>) -> Vec<Held> {
+    let room = LEDGER_LINES_MAX.saturating_sub(step.advance().state.entries).max(0);
+    said.truncate(usize::try_from(room).unwrap_or(0));
+    let told = said.drain(..).map(|Reported { step_id, report, held }| {
+        let (event, detail) = match report {
+            Report::Log { message, side_effect } => {
+                (LedgerEvent::Log, json!({"message": message, "side_effect": side_effect}))
+            }
+            Report::Progress { percent, message } => {
+                (LedgerEvent::Progress, json!({"percent": percent, "message": message}))
+            }
+        };
+        step.line(event, Some(step_id), detail.to_string());
+        held
+    });
+    told.collect()
 }
 
 /// Until the job has ended, here or at another engine; and whether that is all that it did.
@@ -334,6 +424,22 @@ mod tests {
         second.over().await;
         settle().await;
         assert_eq!(slots.available_permits(), 0, "it goes on, with a slot");
+    }
+
+    #[tokio::test]
+    async fn who_finds_no_room_for_a_report_waits_until_one_was_written() {
+        let room = Arc::new(Room::default());
+        let half = || room.hold(REPORTS_WAITING_BYTES_MAX / 2);
+        let (first, second) = (half(), half());
+        assert!(room.is_full());
+        let of = Arc::clone(&room);
+        let waiting = tokio::spawn(async move { of.free().await });
+        settle().await;
+        assert!(!waiting.is_finished(), "there is no room");
+        drop(first);
+        waiting.await.expect("no panic");
+        drop(second);
+        assert_eq!(room.bytes.load(Ordering::SeqCst), 0);
     }
 
     #[tokio::test]

@@ -8,10 +8,10 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use semel_core::clock::UnixMs;
 use semel_store::{Fate, StoreError};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 
-use super::desk::{Reported, Reports, Slot, StepDesk};
+use super::desk::{Reports, Slot, StepDesk, tell};
 use super::detour::Detour;
 use super::flight::{self, Landed};
 use super::lease::Place;
@@ -20,7 +20,7 @@ use crate::breaker::{Admission, BreakerState, Run};
 use crate::course::{self, Move, Next, ToRun, follow, for_good};
 use crate::gear::{Failure, FailureClass, Stop};
 use crate::life::JobEvent;
-use crate::limits::{GRACE, LEDGER_LINES_MAX, REPORT_BYTES_MAX};
+use crate::limits::GRACE;
 use crate::plan::PlanText;
 use crate::planner::{PlanAsked, Planned, SoFar};
 use crate::store::{Advance, Advanced, Ended, Kept, LedgerEvent};
@@ -171,16 +171,16 @@ impl Ride {
             let landed = tokio::select! {
                 biased;
                 landed = flights.next() => landed,
-                report = heard.recv() => {
-                    said.extend(report);
-                    continue;
-                }
                 _ = flush.tick(), if !said.is_empty() => {
                     let mut step = Move::of(&self.kept, inner.now());
-                    tell(&mut step, &mut said);
+                    let _held = tell(&mut step, &mut said);
                     if self.write(inner, step.into_advance()).await.is_err() {
                         return Box::pin(self.abandon(stop, flights)).await;
                     }
+                    continue;
+                }
+                report = heard.recv() => {
+                    said.extend(report);
                     continue;
                 }
                 why = told_to_leave(&mut leaving) => {
@@ -204,7 +204,7 @@ impl Ride {
                 stop.send_replace(true);
             }
             let mut step = Move::of(&self.kept, inner.now());
-            tell(&mut step, &mut said);
+            let _held = tell(&mut step, &mut said);
             if ended.artifact.is_some() && step.state().home.is_none() {
                 step.state().home.clone_from(&inner.options.home);
             }
@@ -551,25 +551,6 @@ async fn side_effects(inner: &Inner, kept: &Kept) -> Vec<(String, String)> {
         told.then_some((line.line.step_id?, message))
     });
     effects.collect()
-}
-
-/// Hands what gears said to the ledger.
-fn tell(step: &mut Move, said: &mut Vec<Reported>) {
-    let room = LEDGER_LINES_MAX.saturating_sub(step.advance().state.entries).max(0);
-    said.truncate(usize::try_from(room).unwrap_or(0));
-    for Reported { step_id, report } in said.drain(..) {
-        let (event, detail) = match report {
-            crate::gear::Report::Log { mut message, side_effect } => {
-                message.truncate(message.floor_char_boundary(REPORT_BYTES_MAX));
-                let detail = json!({"message": message, "side_effect": side_effect});
-                (LedgerEvent::Log, detail)
-            }
-            crate::gear::Report::Progress { percent, message } => {
-                (LedgerEvent::Progress, json!({"percent": percent, "message": message}))
-            }
-        };
-        step.line(event, Some(step_id), detail.to_string());
-    }
 }
 
 /// Tells the step's breaker; what waits for it goes on when it has closed.

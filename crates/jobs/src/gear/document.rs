@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::grants::Grants;
 use super::manifest::{Action, Manifest, Recovery, Risk};
 use super::sandbox::Limits;
-use super::schema::Schema;
+use super::schema::{Budget, Schema};
 use crate::limits::{
     GEAR_ACTIONS_MAX, GEAR_NAMES_MAX, MANIFEST_BYTES_MAX, NAME_BYTES_MAX, STEP_TIMEOUT,
     STEP_TIMEOUT_MAX,
@@ -128,10 +128,10 @@ impl Document {
         if raw.actions.is_empty() || raw.actions.len() > GEAR_ACTIONS_MAX {
             return Err(Invalid(format!("actions: 1 to {GEAR_ACTIONS_MAX}")));
         }
-        let mut actions = BTreeMap::new();
+        let (mut actions, mut budget) = (BTreeMap::new(), Budget::default());
         for (action_name, raw) in raw.actions {
             let action_name = name("action", action_name, |byte| b"-_".contains(&byte))?;
-            let action = action(&action_name, raw)?;
+            let action = action(&action_name, raw, &mut budget)?;
             actions.insert(action_name, action);
         }
         Ok(Self {
@@ -208,7 +208,7 @@ fn short(what: &str, text: String) -> Result<String, Invalid> {
     if fine { Ok(text) } else { Err(Invalid(format!("{what}: 1 to 64 printable characters"))) }
 }
 
-fn action(name: &str, raw: RawAction) -> Result<Action, Invalid> {
+fn action(name: &str, raw: RawAction, budget: &mut Budget) -> Result<Action, Invalid> {
     let invalid = |text: &str| Invalid(format!("action {name}: {text}"));
     let risk = match raw.risk {
         None => Risk::Medium,
@@ -230,7 +230,7 @@ fn action(name: &str, raw: RawAction) -> Result<Action, Invalid> {
     }
     let params = raw.params.unwrap_or_else(|| json!({"type": "object"}));
     for (which, schema) in [("params", Some(&params)), ("result", raw.result.as_ref())] {
-        let checked = schema.map(Schema::read);
+        let checked = schema.map(|schema| Schema::read(schema, budget));
         if let Some(Err(error)) = checked {
             return Err(invalid(&format!("{which} is no JSON Schema: {error}")));
         }

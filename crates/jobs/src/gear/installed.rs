@@ -29,7 +29,7 @@ use super::reach::{Home, Number};
 use super::room::Lane;
 use super::sandbox::PROXY_PORT;
 use super::secrets::Secrets;
-use super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
+use super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop, quota};
 use warm::{Living, Starting, Turn, Warm};
 
 /// How the engine's own variables are seen.
@@ -64,8 +64,8 @@ struct Worker {
     secrets: Vec<Zeroizing<String>>,
     /// Where its files are; a warm one has a folder of its own.
     folder: PathBuf,
-    /// What may be in there.
-    disk_bytes: u64,
+    /// Looks at them for as long as it lives, whatever it does.
+    disk: quota::Watch,
     executions: u32,
     was_stopped: bool,
     /// It has not said anything yet.
@@ -199,6 +199,11 @@ impl Installed {
             lives: self.lane.lives(),
             groups: self.groups.clone(),
         })?;
+        let disk = quota::Watch::over(quota::Place {
+            folder: folder.clone(),
+            bytes_max: self.document.limits.disk_bytes,
+            process: running.id(),
+        });
         let key = Key::new(*key);
         Ok(Worker {
             running,
@@ -206,7 +211,7 @@ impl Installed {
             verifier: Verifier::new(key, Direction::FromGear),
             secrets: secrets.into_values().collect(),
             folder,
-            disk_bytes: self.document.limits.disk_bytes,
+            disk,
             executions: 0,
             was_stopped: false,
             silent,

@@ -229,6 +229,11 @@ impl Running {
         std::mem::take(&mut self.buffer)
     }
 
+    /// The process that all others of the sandbox are below.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Asks the process and its group to end.
     pub(crate) fn terminate(&self) {
         if let Some(group) = self.group {

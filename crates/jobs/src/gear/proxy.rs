@@ -5,18 +5,28 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::document::Permissions;
 use super::net::{Hosts, Unreachable, dial};
 use super::sandbox::proxy_socket;
-use crate::limits::{ACCEPT_PAUSE, CONNECT_TIMEOUT, PROXY_CONNECTIONS_MAX, PROXY_HEAD_BYTES_MAX};
+use crate::limits::{
+    ACCEPT_PAUSE, CONNECT_TIMEOUT, PROXY_CONNECTIONS_ALL_MAX, PROXY_CONNECTIONS_MAX,
+    PROXY_HEAD_BYTES_MAX, PROXY_IDLE,
+};
+
+/// Connections of all gears: none takes the descriptors of the engine.
+static ALL: Semaphore = Semaphore::const_new(PROXY_CONNECTIONS_ALL_MAX);
 
 /// Which hosts may be reached.
 pub(crate) struct Allowed {
@@ -70,12 +80,14 @@ async fn serve(listener: UnixListener, allowed: Arc<Allowed>) {
     loop {
         while connections.try_join_next().is_some() {}
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        // Never closed. Whoever waits for it has a place in the queue of its socket.
+        let Ok(of_all) = ALL.acquire().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             // Too many files are open, for now: a gear that lives long must not lose its way out.
             Err(error) => {
                 tracing::warn!(%error, "a gear's connection could not be taken");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
@@ -83,7 +95,7 @@ async fn serve(listener: UnixListener, allowed: Arc<Allowed>) {
         connections.spawn(async move {
             // Either side may go away at any time.
             let _ = connect(stream, &allowed).await;
-            drop(permit);
+            drop((permit, of_all));
         });
     }
 }
@@ -110,7 +122,80 @@ async fn connect(mut inside: UnixStream, allowed: &Allowed) -> io::Result<()> {
         Some(head) => outside.write_all(head.as_bytes()).await?,
         None => inside.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?,
     }
-    copy_bidirectional(&mut inside, &mut outside).await.map(drop)
+    relay(inside, &mut outside, PROXY_IDLE).await
+}
+
+/// Passes everything on in both directions, until both have ended or nothing comes any more.
+async fn relay(
+    inside: UnixStream,
+    outside: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    idle: Duration,
+) -> io::Result<()> {
+    let passed = Arc::new(AtomicU64::new(0));
+    let mut inside = Counted { stream: inside, passed: Arc::clone(&passed) };
+    let silence = async {
+        let mut before = 0;
+        loop {
+            sleep(idle).await;
+            let now = passed.load(Ordering::Relaxed);
+            if now == before {
+                return;
+            }
+            before = now;
+        }
+    };
+    // What was said before the first look counts as well.
+    passed.fetch_add(1, Ordering::Relaxed);
+    let silence = pin!(silence);
+    tokio::select! {
+        copied = copy_bidirectional(&mut inside, outside) => copied.map(drop),
+        () = silence => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Counts what passes: all of it does so here.
+struct Counted {
+    stream: UnixStream,
+    passed: Arc<AtomicU64>,
+}
+
+impl Counted {
+    fn note<T>(&self, polled: Poll<T>) -> Poll<T> {
+        if polled.is_ready() {
+            self.passed.fetch_add(1, Ordering::Relaxed);
+        }
+        polled
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.note(polled)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
 }
 
 async fn answer(inside: &mut UnixStream, status: &str) -> io::Result<()> {
@@ -213,6 +298,23 @@ mod tests {
         ] {
             assert!(!allowed.allow(host, port), "{host}:{port}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_connection_on_which_nobody_says_anything_ends() {
+        let (inside, mut gear) = UnixStream::pair().expect("a pair");
+        let (mut outside, mut server) = UnixStream::pair().expect("a pair");
+        let idle = Duration::from_millis(50);
+        let relaying = async { relay(inside, &mut outside, idle).await };
+        let talking = async {
+            gear.write_all(b"asked").await.expect("it passes");
+            let mut heard = [0; 5];
+            server.read_exact(&mut heard).await.expect("it passes");
+            heard
+        };
+        let (relayed, heard) = tokio::join!(relaying, talking);
+        assert_eq!(&heard, b"asked");
+        assert_eq!(relayed.expect_err("silence").kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::grants::Grants;
 use super::manifest::{Action, Manifest, Recovery};
-use super::schema::Schema;
+use super::schema::{Budget, Schema};
 use super::{Gear, ORIGIN_UNKNOWN};
 use crate::course::action_name;
 
@@ -59,10 +59,10 @@ impl Registry {
     /// Adds a gear, or replaces the one of its name.
     pub fn put(&self, gear: Arc<dyn Gear>, enabled: bool) -> Result<(), BadSchema> {
         let manifest = gear.manifest();
-        let mut actions = HashMap::new();
+        let (mut actions, mut budget) = (HashMap::new(), Budget::default());
         for (name, action) in &manifest.actions {
-            let compile = |which, schema: &Value| {
-                Schema::read(schema).map_err(|detail| BadSchema {
+            let mut compile = |which, schema: &Value| {
+                Schema::read(schema, &mut budget).map_err(|detail| BadSchema {
                     gear: manifest.id.clone(),
                     action: name.clone(),
                     which,

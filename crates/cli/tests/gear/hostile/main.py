@@ -4,11 +4,13 @@ import ctypes
 import errno
 import hashlib
 import hmac
+import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -174,6 +176,47 @@ def fill(context):
         with open(f"file{number}", "wb") as file:
             for _ in range(7):
                 file.write(b"x" * (1 << 20))
+
+
+held = []
+
+
+def hoard(how):
+    """Twenty files of seven megabytes, which a walk through the folder sees or does not."""
+    for number in range(20):
+        if how == "never named":
+            opened = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600)
+        else:
+            opened = os.open(f"hoard{number}", os.O_CREAT | os.O_RDWR, 0o600)
+        for _ in range(7):
+            os.write(opened, b"x" * (1 << 20))
+        if how in ("unlinked", "mapped"):
+            os.unlink(f"hoard{number}")
+        if how == "mapped":
+            held.append(mmap.mmap(opened, 7 << 20))
+        if how in ("unlinked", "never named"):
+            held.append(opened)
+        else:
+            os.close(opened)
+
+
+@worker.action("hoard")
+def hoard_now(context):
+    hoard(context.params["how"])
+    time.sleep(1000)
+
+
+@worker.resolver("hoard")
+def hoard_when_asked(context):
+    hoard("named")
+    time.sleep(1000)
+
+
+@worker.action("hoard_later")
+def hoard_later(context):
+    """Begins when nobody looks any more."""
+    threading.Timer(0.5, hoard, ["named"]).start()
+    return "for now nothing"
 
 
 swapping = None

@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 
 use super::super::beneath::{self, BENEATH, FOLDER};
 use super::super::manifest::{Manifest, Risk};
+use super::super::quota;
 use super::super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
-use crate::limits::{ARTIFACT_BYTES_MAX, FILES_LISTED_MAX, INLINE_BYTES_MAX};
+use crate::limits::{ARTIFACT_BYTES_MAX, FILES_LISTED_MAX, INLINE_BYTES_MAX, JOB_FILES_BYTES_MAX};
 
 /// The gear.
 pub struct Files(Manifest);
@@ -91,6 +92,8 @@ impl From<std::io::Error> for Trouble {
         let kind = error.kind();
         let (class, code) = if kind == ErrorKind::NotFound {
             (FailureClass::UserError, "no_such_file")
+        } else if quota::is_of_job(&error) {
+            (FailureClass::ResourceLimit, "disk_limit")
         } else if [ErrorKind::StorageFull, ErrorKind::QuotaExceeded].contains(&kind) {
             (FailureClass::ResourceLimit, "no_space")
         } else if kind == ErrorKind::FileTooLarge {
@@ -175,12 +178,13 @@ fn write(workspace: &Path, path: &str, params: &Value) -> Result<Value, Trouble>
     names_of(path)?;
     beneath::make_private(workspace)?;
     let root = beneath::folder(workspace)?;
-    put(&root, path, &mut &*bytes)?;
+    let room = quota::room_of_job(workspace, JOB_FILES_BYTES_MAX)?;
+    put(&root, path, &mut &*bytes, room)?;
     Ok(json!({"bytes": bytes.len()}))
 }
 
 /// Writes a file of a workspace, which is made if it is missing; all of it or nothing. What others
-/// have put there does not lead it elsewhere.
+/// have put there does not lead it elsewhere, and together the files of a job have a bound.
 pub(in crate::gear) fn keep(
     workspace: &Path,
     path: &str,
@@ -188,10 +192,11 @@ pub(in crate::gear) fn keep(
 ) -> std::io::Result<()> {
     beneath::make_private(workspace)?;
     let root = beneath::folder(workspace)?;
-    put(&root, path, content).map_err(|Trouble(_, _, text)| std::io::Error::other(text))
+    let room = quota::room_of_job(workspace, JOB_FILES_BYTES_MAX)?;
+    put(&root, path, content, room).map_err(|Trouble(_, _, text)| std::io::Error::other(text))
 }
 
-fn put(root: &OwnedFd, path: &str, content: &mut impl Read) -> Result<(), Trouble> {
+fn put(root: &OwnedFd, path: &str, content: &mut impl Read, room: u64) -> Result<(), Trouble> {
     let (folder, name) = folder_of(root, path)?;
     match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile => {
@@ -208,8 +213,9 @@ fn put(root: &OwnedFd, path: &str, content: &mut impl Read) -> Result<(), Troubl
     let mode = Mode::from_raw_mode(0o600);
     let file = rustix::fs::openat2(&folder, &temporary, flags, mode, BENEATH)?;
     let mut file = File::from(file);
-    let written = beneath::copy(content, &mut file, ARTIFACT_BYTES_MAX, |_| {});
+    let written = beneath::copy(content, &mut file, room.min(ARTIFACT_BYTES_MAX), |_| {});
     let written = written.and_then(|_| file.sync_all());
+    let written = written.map_err(|error| quota::told(error, room));
     let renamed = written.map_err(Trouble::from).and_then(|()| {
         rustix::fs::renameat(&folder, &temporary, &folder, &name)?;
         Ok(rustix::fs::fsync(&folder)?)

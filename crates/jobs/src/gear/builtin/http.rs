@@ -6,6 +6,7 @@
 //! OPTIONS, PUT and DELETE may be repeated by the standard; a POST or PATCH asks a person, unless
 //! the operator has said that the host keeps the key.
 
+mod body;
 mod exchange;
 mod target;
 
@@ -22,8 +23,7 @@ use super::super::net::Hosts;
 use super::super::{
     Call, Desk, Ended, Failure, FailureClass, Gear, Later, Output, Resolution, Stop,
 };
-use super::files;
-use crate::limits::INLINE_BYTES_MAX;
+use body::{Body, Place};
 use exchange::{Answer, Sent};
 pub(crate) use target::host_of;
 use target::{Request, Target};
@@ -72,10 +72,10 @@ impl Http {
             Ok(request) => request,
             Err(text) => return super::user_error("invalid_request", text),
         };
-        match exchange::follow(request, &self.settings, &call.allowed).await {
+        match exchange::follow(request, &self.settings, &call.allowed, &Place::of(call)).await {
             Err((Sent::No, failure)) => Ended::Failed(failure),
             Err((Sent::Perhaps, failure)) => Ended::Uncertain(failure),
-            Ok(answer) => judged(answer, call).await,
+            Ok(answer) => judged(answer),
         }
     }
 }
@@ -134,10 +134,10 @@ impl Gear for Http {
 
 /// What an answer means. A refusal is definite, if nothing was done on the way to it; an error of
 /// the server, or of one between, may have come after the effect (trap 34).
-async fn judged(answer: Answer, call: &Call) -> Ended {
+fn judged(answer: Answer) -> Ended {
     let status = answer.status.as_u16();
     if status < 400 {
-        return given(answer, call).await;
+        return given(answer);
     }
     let class = match status {
         408 | 425 | 429 | 500.. => FailureClass::Transient,
@@ -164,7 +164,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(then.duration_since(now).unwrap_or_default())
 }
 
-async fn given(answer: Answer, call: &Call) -> Ended {
+fn given(answer: Answer) -> Ended {
     let mut headers = Map::new();
     for (name, value) in &answer.headers {
         let value = String::from_utf8_lossy(value.as_bytes());
@@ -175,32 +175,15 @@ async fn given(answer: Answer, call: &Call) -> Ended {
         };
     }
     let mut result = json!({"status": answer.status.as_u16(), "headers": headers});
-    if answer.body.len() > INLINE_BYTES_MAX {
-        return kept(result, answer.body, call).await;
-    }
-    match super::text_or_base64(answer.body) {
+    let body = match answer.body {
+        Body::Here(body) => body,
+        Body::File(file) => return Ended::Done(Output::With { value: result, file: file.into() }),
+    };
+    match super::text_or_base64(body) {
         Ok(text) => result["body"] = text.into(),
         Err(encoded) => result["body_base64"] = encoded.into(),
     }
     super::done(result)
-}
-
-/// A body that is too long for a document is a file of its step: no other step writes there.
-async fn kept(value: Value, body: Vec<u8>, call: &Call) -> Ended {
-    let step = call.execution_id.split_once(':').map_or("", |(_, step)| step);
-    let (name, workspace) = (format!("http/{step}.body"), call.workspace.clone());
-    let path = name.clone();
-    let keep = move || files::keep(&workspace, &path, &mut &*body);
-    let written = tokio::task::spawn_blocking(keep).await;
-    let written = written.map_err(std::io::Error::other).and_then(|written| written);
-    match written {
-        Ok(()) => Ended::Done(Output::With { value, file: name.into() }),
-        Err(error) => {
-            let text = format!("the body cannot be kept: {error}");
-            let failure = Failure::new(FailureClass::ResourceLimit, "body_not_kept", text);
-            Ended::Uncertain(failure)
-        }
-    }
 }
 
 #[cfg(test)]

@@ -74,11 +74,16 @@ impl Shell {
             }
         };
         running.close_input();
+        let disk = quota::Watch::over(quota::Place {
+            folder: call.workspace.clone(),
+            bytes_max: Limits::default().disk_bytes,
+            process: running.id(),
+        });
         let mut over = None;
         let ended = tokio::select! {
             ended = finish(&mut running) => ended,
             () = stop.stopped() => None,
-            failure = quota::over(call.workspace.clone(), Limits::default().disk_bytes) => {
+            failure = disk.until_over() => {
                 over = Some(failure);
                 None
             }

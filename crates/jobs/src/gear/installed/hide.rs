@@ -43,6 +43,26 @@ impl Veil {
         }
     }
 
+    /// The end of a text of which more was said: it may begin inside a secret.
+    pub(super) fn tail(&self, text: String) -> String {
+        // A character that was cut apart is none.
+        let text = text.trim_start_matches(char::REPLACEMENT_CHARACTER);
+        let mut hidden = 0;
+        for form in &self.0 {
+            if form.contains(text) && text.len() >= SECRET_BYTES_MIN {
+                return HIDDEN.to_owned();
+            }
+            let ends = form.char_indices().map(|(at, _)| form.get(at..).unwrap_or_default());
+            let longest = ends.skip(1).find(|end| text.starts_with(end)).unwrap_or_default();
+            hidden = hidden.max(longest.len());
+        }
+        let rest = text.get(hidden..).unwrap_or_default();
+        match hidden >= SECRET_BYTES_MIN {
+            true => format!("{HIDDEN}{}", self.text(rest.to_owned())),
+            false => self.text(text.to_owned()),
+        }
+    }
+
     /// A document in which none is to be read, however deep it is.
     pub(super) fn value(&self, mut document: Value) -> Value {
         let mut left = if self.0.is_empty() { Vec::new() } else { vec![&mut document] };
@@ -94,6 +114,18 @@ mod tests {
         assert_eq!(hidden["escaped"], r#"{"inside":"[secret]"}"#);
         assert_eq!(hidden["[secret]"], json!([{"deep": ["[secret]"]}, 7, null, true]));
         assert_eq!(hidden["short"], "abc", "it says nothing");
+    }
+
+    #[test]
+    fn a_tail_that_begins_inside_a_secret_does_not_show_its_end() {
+        let veil = veil(&["s3cret-välue-of-somebody"]);
+        let tail = |text: &str| veil.tail(text.to_owned());
+        assert_eq!(tail("of-somebody and more"), "[secret] and more");
+        assert_eq!(tail("\u{fffd}lue-of-somebody; s3cret-välue-of-somebody"), "[secret]; [secret]");
+        assert_eq!(tail("cret-välue-of"), "[secret]", "all of it is inside of one");
+        assert_eq!(tail("nobody was here"), "nobody was here");
+        assert_eq!(tail("dy"), "dy", "that says nothing");
+        assert_eq!(tail(""), "");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::super::builtin::files;
 use super::super::document::is_plain;
 use super::super::{
     Call, Desk, Ended, Failure, FailureClass, Later, Output, Report, Resolution, Stop, SubJob,
-    SubJobEnded, beneath, quota,
+    SubJobEnded, beneath,
 };
 use super::hide::Veil;
 use super::{Worker, bug};
@@ -62,11 +62,13 @@ impl Worker {
         let mut stopping = Stopping::No;
         let mut waiting = Box::pin(sleep(Duration::MAX));
         let mut sub_job: Option<(u32, Later<'_, SubJobEnded>)> = None;
-        let mut over = Box::pin(quota::over(self.folder.clone(), self.disk_bytes));
+        let mut over = Box::pin(self.disk.until_over());
         let mut lines = 0_u32;
         loop {
+            let is_full = desk.is_full();
             tokio::select! {
-                heard = self.hear() => {
+                () = async { desk.room().await }, if is_full => {}
+                heard = self.hear(), if !is_full => {
                     lines += 1;
                     if lines > GEAR_LINES_MAX {
                         return Talked::Breach(bug("too_many_lines", "it says too much"));
@@ -123,12 +125,12 @@ impl Worker {
     fn heard(&self, desk: &dyn Desk, message: FromGear) -> Option<Talked> {
         match message {
             FromGear::Log { message, side_effect } => {
-                let message = self.without_secrets(cut(message));
+                let message = cut(self.without_secrets(message));
                 desk.report(Report::Log { message, side_effect });
                 None
             }
             FromGear::Progress { percent, message } => {
-                let message = message.map(|message| self.without_secrets(cut(message)));
+                let message = message.map(|message| cut(self.without_secrets(message)));
                 desk.report(Report::Progress { percent: percent.min(100), message });
                 None
             }
@@ -144,7 +146,7 @@ impl Worker {
                     None | Some(FailureClass::PlanRejected) => FailureClass::GearBug,
                     Some(class) => class,
                 };
-                let message = self.without_secrets(cut(message));
+                let message = cut(self.without_secrets(message));
                 // A name with a hole in it would be no name.
                 let named = !self.veil().is_in(&code);
                 let code = if named { cut(code) } else { "gear_error".to_owned() };
@@ -166,7 +168,7 @@ impl Worker {
             Talked::Result { artifact: Some(path), .. } => match self.artifact(&path, call).await {
                 Ok(path) => Ended::Done(Output::Artifact(path)),
                 // It was done; what came of it cannot be taken.
-                Err(text) => Ended::Uncertain(bug("bad_artifact", text)),
+                Err(text) => Ended::Uncertain(bug("bad_artifact", cut(self.without_secrets(text)))),
             },
             Talked::Error(failure) => Ended::Failed(failure),
             Talked::Breach(failure) => Ended::Uncertain(failure),
@@ -176,7 +178,7 @@ impl Worker {
             }
             Talked::Gone => {
                 let code = self.running.ended().await;
-                let words = self.without_secrets(self.running.last_words());
+                let words = self.veil().tail(self.running.last_words());
                 Ended::Uncertain(crashed(code, &words))
             }
         }
@@ -184,10 +186,16 @@ impl Worker {
 
     pub(super) async fn hear_resolved(&mut self, mut stop: Stop, call: &Call) -> Resolution {
         let mut lines = 0_u32;
+        let mut over = Box::pin(self.disk.until_over());
         loop {
             let heard = tokio::select! {
                 heard = self.hear() => heard,
                 () = stop.stopped() => return Resolution::Unknown,
+                failure = &mut over => {
+                    let (code, why) = (failure.code, failure.message);
+                    tracing::warn!(code, why, "a gear was stopped while it was asked");
+                    return Resolution::Unknown;
+                }
             };
             lines += 1;
             match heard {
@@ -213,6 +221,10 @@ impl Worker {
     /// of a warm one is copied to the workspace, to a place of its step.
     async fn artifact(&self, path: &str, call: &Call) -> Result<PathBuf, String> {
         let relative = Path::new(path);
+        // It is shown with the result, and one with a hole in it would name no file.
+        if self.veil().is_in(path) {
+            return Err("a file's name has a secret in it".to_owned());
+        }
         if !is_plain(relative) {
             return Err(format!("{path:?} is no file of the workspace"));
         }

@@ -106,8 +106,9 @@ impl Warm {
                     Err(starting) => return Turn::Start(starting),
                 },
             };
-            // Whoever speaks unasked, or is at its end, is not to be trusted with more.
-            if worker.running.line().now_or_never().is_none() {
+            // Whoever speaks unasked, has too much on disk, or is at its end, is not to be trusted
+            // with more.
+            if worker.running.line().now_or_never().is_none() && !worker.disk.is_over() {
                 return Turn::Serve(Box::new(worker));
             }
             worker.running.kill().await;
@@ -201,7 +202,7 @@ impl Pool {
     }
 
     /// Those that have waited for too long: a few may wait for long, what was needed beside them
-    /// only for a moment.
+    /// only for a moment. One that has too much on disk waits no longer at all.
     fn too_long(&mut self) -> Vec<Worker> {
         self.looks += 1;
         let (looks, surplus) = (self.looks, self.idle.len().saturating_sub(WARM_MAX));
@@ -211,7 +212,9 @@ impl Pool {
         };
         // The one that came first is first.
         let over = self.idle.iter().enumerate().take_while(|entry| is_over(*entry)).count();
-        self.idle.drain(..over).map(|(_, worker)| worker).collect()
+        let mut ended: Vec<Worker> = self.idle.drain(..over).map(|(_, worker)| worker).collect();
+        ended.extend(self.idle.extract_if(.., |(_, worker)| worker.disk.is_over()).map(|of| of.1));
+        ended
     }
 }
 

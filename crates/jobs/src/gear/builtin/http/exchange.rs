@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{HOST, HeaderMap, HeaderValue, LOCATION};
 use hyper::{Method, StatusCode};
@@ -16,10 +16,9 @@ use tokio::time::timeout;
 use super::super::super::net::{Unreachable, dial};
 use super::super::super::{Allowed, Failure, FailureClass};
 use super::HttpSettings;
+use super::body::{self, Body, Place};
 use super::target::{Request, Target};
-use crate::limits::{
-    CONNECT_TIMEOUT, HTTP_BODY_BYTES_MAX, HTTP_HEAD_BYTES_MAX, HTTP_REDIRECTS_MAX,
-};
+use crate::limits::{CONNECT_TIMEOUT, HTTP_HEAD_BYTES_MAX, HTTP_REDIRECTS_MAX};
 
 /// Whether the effect may have happened when there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +35,7 @@ pub(super) struct Answer {
     pub(super) host: String,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    pub(super) body: Vec<u8>,
+    pub(super) body: Body,
 }
 
 type Failed = (Sent, Failure);
@@ -49,11 +48,12 @@ pub(super) async fn follow(
     mut request: Request,
     settings: &HttpSettings,
     allowed: &Allowed,
+    place: &Place,
 ) -> Result<Answer, Failed> {
     let keyed = request.target.is_among(&settings.keyed_hosts);
     let mut sent = Sent::No;
     for _ in 0..=HTTP_REDIRECTS_MAX {
-        let answer = exchange(&request, settings).await;
+        let answer = exchange(&request, settings, place).await;
         let answer = answer.map_err(|(now, failure)| (sent.or(now), failure))?;
         let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok());
         let status = answer.status.as_u16();
@@ -100,7 +100,11 @@ impl Sent {
     }
 }
 
-async fn exchange(request: &Request, settings: &HttpSettings) -> Result<Answer, Failed> {
+async fn exchange(
+    request: &Request,
+    settings: &HttpSettings,
+    place: &Place,
+) -> Result<Answer, Failed> {
     let target = &request.target;
     let stream = connect(target, settings).await.map_err(|failure| (Sent::No, failure))?;
     let transient = |code: &str, error: &dyn Error| {
@@ -117,16 +121,16 @@ async fn exchange(request: &Request, settings: &HttpSettings) -> Result<Answer, 
         let response = sender.send_request(message).await;
         let cut = |error: &dyn Error| (Sent::Perhaps, transient("connection_cut", error));
         let (head, body) = response.map_err(|error| cut(&error))?.into_parts();
+        let status = head.status.as_u16();
+        let location = head.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+        // Nobody is given the body of a refusal, or of a redirect.
+        let is_given = status < 400 && request.redirected(status, location).is_none();
         let body = match request.method {
-            Method::HEAD => Vec::new(),
-            _ => match Limited::new(body, HTTP_BODY_BYTES_MAX).collect().await {
-                Ok(body) => body.to_bytes().to_vec(),
-                Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-                    let text = format!("the body has more than {HTTP_BODY_BYTES_MAX} bytes");
-                    let class = FailureClass::ResourceLimit;
-                    return Err((Sent::Perhaps, Failure::new(class, "body_too_large", text)));
-                }
-                Err(error) => return Err(cut(&*error)),
+            Method::HEAD => Body::Here(Vec::new()),
+            _ => match body::read(body, is_given.then_some(place)).await {
+                Ok(body) => body,
+                Err(body::Failed::Cut(error)) => return Err(cut(&*error)),
+                Err(body::Failed::Failure(failure)) => return Err((Sent::Perhaps, failure)),
             },
         };
         let host = target.host.clone();

@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::super::super::{Allowed, Output, Report, SubJob, SubJobEnded};
 use super::*;
+use crate::limits::INLINE_BYTES_MAX;
 
 struct Nobody;
 
@@ -359,6 +360,44 @@ async fn a_large_body_is_a_file_of_its_step() {
         assert!(kept == *body, "{} has another body", file.display());
     }
     serving.await.expect("served");
+}
+
+#[tokio::test]
+async fn a_large_body_that_is_cut_off_leaves_no_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let body = "a".repeat(2 * INLINE_BYTES_MAX);
+    let cut = answer("200 OK", "", &body).replace(
+        &format!("content-length: {}", body.len()),
+        &format!("content-length: {}", body.len() + 1),
+    );
+    let (port, serving) = server(vec![cut]).await;
+    let params = json!({"url": format!("http://127.0.0.1:{port}/")});
+    let ended = run_step(loopback(), "step", params, folder.path()).await;
+    let Ended::Uncertain(failure) = ended else { panic!("{ended:?}") };
+    assert_eq!(failure.code, "connection_cut");
+    serving.await.expect("served");
+    // Whoever writes ends by itself.
+    let place = folder.path().join("http");
+    let files = || std::fs::read_dir(&place).map_or(0, Iterator::count);
+    let gone = async {
+        while files() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("nothing is left");
+}
+
+#[tokio::test]
+async fn a_large_refusal_is_not_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let body = "a".repeat(2 * INLINE_BYTES_MAX);
+    let (port, serving) = server(vec![answer("404 Not Found", "", &body)]).await;
+    let params = json!({"url": format!("http://127.0.0.1:{port}/")});
+    let ended = run_step(loopback(), "step", params, folder.path()).await;
+    let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+    assert_eq!(failure.code, "http_404");
+    serving.await.expect("served");
+    assert!(!folder.path().join("http").exists());
 }
 
 #[tokio::test]
