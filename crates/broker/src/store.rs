@@ -409,17 +409,19 @@ impl Store {
     }
 
     /// Messages after `after_seq` that the member may see: of topics to which it is subscribed now,
-    /// since it is, and to any of its keys.
+    /// since it is, and to any of its keys. No more are read than go into a frame of `bytes_max`.
     pub async fn history(
         &self,
         mesh_id: MeshId,
         member_id: MemberId,
         after_seq: i64,
         limit: i64,
+        bytes_max: usize,
     ) -> Result<HistoryPage, StoreError> {
+        let (mesh, member) = (mesh_id, member_id);
         match self {
-            Self::Sqlite(store) => store.history(mesh_id, member_id, after_seq, limit).await,
-            Self::Postgres(store) => store.history(mesh_id, member_id, after_seq, limit).await,
+            Self::Sqlite(store) => store.history(mesh, member, after_seq, limit, bytes_max).await,
+            Self::Postgres(store) => store.history(mesh, member, after_seq, limit, bytes_max).await,
         }
     }
 }
@@ -444,9 +446,9 @@ impl Room {
 }
 
 impl HistoryPage {
-    /// `scanned` is where the look through history was cut off.
-    fn new(messages: Messages, limit: i64, scanned: Option<i64>) -> Self {
-        let full = i64::try_from(messages.count()).is_ok_and(|count| count >= limit);
+    /// More did not fit if it `is_cut`; `scanned` is where the look through history was cut off.
+    fn new(messages: Messages, limit: i64, is_cut: bool, scanned: Option<i64>) -> Self {
+        let full = is_cut || i64::try_from(messages.count()).is_ok_and(|count| count >= limit);
         let last = messages.whole.last().map(|delivery| delivery.seq);
         let last = last.max(messages.damaged.last().copied());
         let next_after_seq = if full { last } else { scanned };

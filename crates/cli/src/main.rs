@@ -30,7 +30,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use semel_core::shown::shown_lines;
+use semel_core::shown::{shown_json, shown_lines};
 
 use exit::Failure;
 
@@ -166,9 +166,9 @@ fn main() {
 }
 
 /// What failed as a terminal may show it: servers, files and gears have a part in the words. A JSON
-/// document stays what it is.
+/// document says the same.
 fn sayable(text: &str) -> Cow<'_, str> {
-    if text.starts_with('{') { Cow::Borrowed(text) } else { shown_lines(text) }
+    if text.starts_with('{') { shown_json(text) } else { shown_lines(text) }
 }
 
 fn run(command: &Command) -> Result<(), Failure> {
@@ -243,7 +243,9 @@ fn running(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Fai
 /// Writes to stdout. A reader that has seen enough and went away (`| head`) is not an error. What
 /// cannot be written was done all the same, and so nothing has failed: it is said on stderr.
 fn print(text: &str) -> Result<(), Failure> {
-    use std::io::Write;
+    use std::io::{IsTerminal, Write};
+    let is_terminal = std::io::stdout().is_terminal();
+    let text = &*if is_terminal { colour::shown(text) } else { Cow::Borrowed(text) };
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             let said = text.get(..UNWRITTEN_MAX).unwrap_or(text).trim_end();

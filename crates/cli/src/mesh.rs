@@ -81,7 +81,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             }
             daemon.show(&invite, |invite| {
                 let link = invite.get("invite").and_then(Value::as_str).unwrap_or_default();
-                format!("{link}\n")
+                format!("{}\n", shown(link))
             })
         }
         Command::Leave { confirm: false, .. } => {

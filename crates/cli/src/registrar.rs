@@ -5,7 +5,6 @@ mod client;
 mod effect;
 mod grant;
 
-use std::borrow::Cow;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -136,10 +135,11 @@ fn audit(arguments: &AuditArguments) -> Result<(), Failure> {
         let entry = line.get("entry").and_then(Value::as_i64).unwrap_or_default();
         let (at, event, key) =
             (text(line, "at"), text(line, "event"), text(line, "logical_request_key"));
-        format!("{entry} {at} {event} {} {key} {}", text(line, "outcome"), text(line, "attempt_id"))
+        let (outcome, attempt) = (text(line, "outcome"), text(line, "attempt_id"));
+        shown(&format!("{entry} {at} {event} {outcome} {key} {attempt}")).into_owned()
     };
     let lines: Vec<String> = lines.into_iter().flatten().map(line).collect();
-    arguments.common.show(&answer.text, &lines.join("\n"))
+    arguments.common.show_lines(&answer.text, &lines.join("\n"))
 }
 
 fn sweep(arguments: &SweepArguments) -> Result<(), Failure> {
@@ -206,9 +206,14 @@ impl Common {
 
     /// Prints the answer as it came, or a line for people.
     fn show(&self, answer: &str, line: &str) -> Result<(), Failure> {
+        self.show_lines(answer, &shown(line))
+    }
+
+    /// The same of lines of which each can be shown.
+    fn show_lines(&self, answer: &str, lines: &str) -> Result<(), Failure> {
         let text = match self.local.form() {
-            Form::Json => Cow::Borrowed(answer),
-            Form::Text => shown(line),
+            Form::Json => answer,
+            Form::Text => lines,
         };
         print(&format!("{}\n", text.trim_end()))
     }

@@ -14,6 +14,26 @@ pub fn shown_lines(text: &str) -> Cow<'_, str> {
     spelled(text, |c| is_strange(c) && c != '\n' && c != '\t')
 }
 
+/// A document in JSON, which says the same afterwards.
+pub fn shown_json(text: &str) -> Cow<'_, str> {
+    let is_spelled = |c| is_strange(c) && c != '\n' && c != '\t';
+    if !text.contains(is_spelled) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if !is_spelled(c) {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    Cow::Owned(out)
+}
+
 /// Whether a name looks like what it is.
 pub fn is_plain_name(text: &str) -> bool {
     !text.contains(is_strange)
@@ -90,6 +110,14 @@ mod tests {
         {
             assert!(is_plain_name(&c.to_string()), "{c:?}");
         }
+    }
+
+    #[test]
+    fn a_document_says_the_same_afterwards() {
+        assert!(matches!(shown_json("{\"a\": \"b\"}\n"), Cow::Borrowed(_)));
+        let text = "{\"a\": \"b\u{9b}c\u{202e}d\u{e0041}\u{7f}\\u001b\"}\n";
+        let same = "{\"a\": \"b\\u009bc\\u202ed\\udb40\\udc41\\u007f\\u001b\"}\n";
+        assert_eq!(shown_json(text), same);
     }
 
     #[test]

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use semel_core::limits::META_BYTES_MAX;
 use semel_store::StoreError;
 use semel_wire::features::ConnectionPolicy;
 use semel_wire::frame::Written;
-use semel_wire::limits::frame_bytes_max;
+use semel_wire::limits::{frame_bytes_max, message_bytes_max};
 use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep};
 
@@ -41,7 +42,9 @@ struct Window {
 }
 
 pub(super) async fn run(connection: &Connection, mut acks: mpsc::Receiver<i64>) -> End {
-    let mut window = Window::default();
+    // Until one was sent they may all be as large as can be.
+    let bytes_each = message_bytes_max(connection.mesh.inline_bytes as usize, META_BYTES_MAX);
+    let mut window = Window { bytes_each, ..Window::default() };
     let mut ending = Ending { after: None, up_to: None, rows: 0, under_way: None };
     let (peer, redeliver_after) =
         (connection.registration.peer(), connection.broker.timings.redeliver_after);

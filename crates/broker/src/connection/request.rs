@@ -106,12 +106,13 @@ async fn page(connection: &Connection, request: &HistoryRequest) -> Result<FromB
     let (mesh, member_id) = (&connection.mesh, connection.session.member_id);
     let limit = i64::try_from(request.limit.min(HISTORY_READ_MAX)).unwrap_or(1);
     let store = &connection.broker.store;
-    let page = store.history(mesh.mesh_id, member_id, request.after_seq, limit).await;
+    let bytes_max = frame_bytes_max(mesh.inline_bytes as usize);
+    let page = store.history(mesh.mesh_id, member_id, request.after_seq, limit, bytes_max).await;
     let page = page.map_err(|error| abandoned(&error, "history could not be read"))?;
     connection.broker.pipeline.metrics().damaged.inc_by(page.damaged.len() as u64);
     let mut deliveries: Vec<frame::Delivery> =
         page.deliveries.into_iter().filter_map(on_the_wire).collect();
-    let fit = fitting(&deliveries, frame_bytes_max(mesh.inline_bytes as usize));
+    let fit = fitting(&deliveries, bytes_max);
     let next_after_seq = if fit < deliveries.len() {
         deliveries.truncate(fit);
         deliveries.last().map(|delivery| delivery.seq)

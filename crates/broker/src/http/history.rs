@@ -22,7 +22,9 @@ pub(super) async fn list(call: &Call) -> Result<Answer, Problem> {
         after.ok_or_else(|| Problem::new(Code::InvalidField, "after is not a history number"))?;
     let limit = page.limit.min(i64::try_from(HISTORY_READ_MAX).unwrap_or(1));
     let store = &call.broker.store;
-    let found = store.history(asking.mesh.mesh_id, asking.member_id, after, limit).await;
+    // As a frame counts them bodies are larger; what is read too much is cut off below.
+    let (mesh_id, bytes_max) = (asking.mesh.mesh_id, 2 * HISTORY_ANSWER_BYTES_MAX);
+    let found = store.history(mesh_id, asking.member_id, after, limit, bytes_max).await;
     let found = found.map_err(failed)?;
     call.broker.pipeline.metrics().damaged.inc_by(found.damaged.len() as u64);
     let (mut deliveries, mut next) = (found.deliveries, found.next_after_seq);

@@ -11,6 +11,7 @@ use semel_testkit::conformance::{Case, conforms};
 use semel_wire::frame::{
     FromBroker, FromDaemon, History, HistoryRequest, QueueAck, QueueTake, QueueTaken,
 };
+use semel_wire::limits::message_bytes_max;
 
 use crate::client::{Daemon, send_frame, serve};
 use crate::support::{self, Fixture, NOW, open_postgres, pubkey};
@@ -33,6 +34,7 @@ const CASES: &[Case<Fixture>] = &[
     Case { name: "history is what a member may see", run: |f| Box::pin(visible(f)) },
     Case { name: "a subscription begins when it is made", run: |f| Box::pin(subscribed(f)) },
     Case { name: "history is read in pages", run: |f| Box::pin(pages(f)) },
+    Case { name: "no more history is read than fits", run: |f| Box::pin(pages_of_bytes(f)) },
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -286,7 +288,8 @@ async fn a_slow_taker_holds_nobody_up() {
 }
 
 async fn history(f: &Fixture, member: usize, after_seq: i64, limit: i64) -> Vec<i64> {
-    let page = f.store.history(f.mesh_id, f.members[member], after_seq, limit).await.unwrap();
+    let page =
+        f.store.history(f.mesh_id, f.members[member], after_seq, limit, PLENTY).await.unwrap();
     seqs(&page.deliveries)
 }
 
@@ -304,7 +307,7 @@ async fn visible(f: &Fixture) {
     let member = f.members[1];
     let waiting = f.store.deliveries(f.mesh_id, member.as_uuid(), 0, 10).await.unwrap();
     f.store.deliveries_done(f.mesh_id, member.as_uuid(), 6).await.unwrap();
-    let page = f.store.history(f.mesh_id, member, 0, 10).await.unwrap();
+    let page = f.store.history(f.mesh_id, member, 0, 10, PLENTY).await.unwrap();
     assert_eq!((page.deliveries, page.next_after_seq), (waiting.whole, None));
 }
 
@@ -329,6 +332,24 @@ async fn subscribed(f: &Fixture) {
     assert_eq!(history(f, 1, 0, 10).await, [1, 2, 3, 4, 5]);
 }
 
+/// No more is read than fits, and one always does.
+async fn pages_of_bytes(f: &Fixture) {
+    let body = "x".repeat(3000);
+    let item = |n: usize| f.item(0, &format!("large{n}"), TOPIC, &body);
+    f.accept((0..6).map(item).collect()).await;
+    for (bytes_max, pages) in [(1, 6), (message_bytes_max(2 * 3000, 0) + 1000, 3), (PLENTY, 1)] {
+        let (mut found, mut next, mut requests) = (Vec::new(), Some(0), 0);
+        while let Some(after) = next {
+            let page = f.store.history(f.mesh_id, f.members[1], after, 10, bytes_max).await;
+            let page = page.unwrap();
+            found.extend(seqs(&page.deliveries));
+            next = page.next_after_seq;
+            requests += 1;
+        }
+        assert_eq!((found, requests), ((1..=6).collect(), pages), "{bytes_max}");
+    }
+}
+
 async fn pages(f: &Fixture) {
     // More than one request looks through, of which the third member may see the last only.
     let dm2 = pubkey(2);
@@ -341,7 +362,7 @@ async fn pages(f: &Fixture) {
     let mut next = Some(0);
     let mut requests = 0;
     while let Some(after_seq) = next {
-        let page = f.store.history(f.mesh_id, f.members[2], after_seq, 1).await.unwrap();
+        let page = f.store.history(f.mesh_id, f.members[2], after_seq, 1, PLENTY).await.unwrap();
         found.extend(seqs(&page.deliveries));
         assert!(page.next_after_seq.is_none_or(|next| next > after_seq), "it goes on");
         next = page.next_after_seq;

@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use semel_broker::http::AdminToken;
@@ -88,6 +88,14 @@ fn secret(option: &str, path: &Path, line: fn() -> String) -> Result<String, Fai
         let mode = mode & 0o777;
         return Err(refused(format!(
             "others can read or change it (mode {mode:03o})\nto keep it: chmod 600 {}",
+            path.display()
+        )));
+    }
+    let (owner, ours) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if owner != ours {
+        return Err(refused(format!(
+            "it belongs to the user {owner}, who knows what is in it; semel runs as the user \
+             {ours}\nto keep it: chown {ours} {}",
             path.display()
         )));
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
+use semel_core::shown::shown;
 use semel_daemon::home::{Home, HomeFile};
 use semel_daemon::identity::Membership;
 use serde_json::{Value, json};
@@ -71,11 +72,12 @@ pub(crate) async fn show_status(local: &Local) -> Result<(), Failure> {
     let health = daemon.get("/v1/health").await?;
     daemon.show(&health, |health| {
         let text = |name: &str| match health.get(name) {
-            Some(Value::String(text)) => text.clone(),
+            // A broker has a part in what went wrong.
+            Some(Value::String(text)) => shown(text).into_owned(),
             Some(Value::Null) | None => "–".to_owned(),
             Some(other) => other.to_string(),
         };
-        let mut shown = format!(
+        let mut lines = format!(
             "mesh       {}\nbroker     {} since {}\nlast error {}\nwaiting    {}\non the wire {}\n\
              given up   {}\noutbox     {}\nup         {} s\n",
             text("mesh"),
@@ -89,12 +91,12 @@ pub(crate) async fn show_status(local: &Local) -> Result<(), Failure> {
             text("uptime_s"),
         );
         if health.get("inbox_full") == Some(&Value::Bool(true)) {
-            shown.push_str("inbox      full of what nobody has read; more waits at the broker\n");
+            lines.push_str("inbox      full of what nobody has read; more waits at the broker\n");
         }
         if health.get("set_aside").is_some_and(|count| count != 0) {
-            shown.push_str(&format!("set aside  {}\n", text("set_aside")));
+            lines.push_str(&format!("set aside  {}\n", text("set_aside")));
         }
-        shown
+        lines
     })
 }
 

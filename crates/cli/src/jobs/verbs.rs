@@ -1,5 +1,6 @@
 //! `semel job …`: what people and scripts do with jobs.
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -197,7 +198,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Retry { id: Some(id), place, .. } => {
             let daemon = place.daemon().await?;
             let job = daemon.post(&path(id, "/retry"), &json!({})).await?;
-            daemon.show(&job, |job| format!("{} repeats it\n", text(job, "id")))
+            daemon.show(&job, |job| format!("{} repeats it\n", plain(job, "id")))
         }
         Command::Retry { id: None, class, place } => {
             let daemon = place.daemon().await?;
@@ -205,7 +206,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             daemon.show(&retried, |retried| {
                 let jobs = retried.get("jobs").and_then(Value::as_array).map_or(0, Vec::len);
                 let more = retried.get("more").and_then(Value::as_bool).unwrap_or_default();
-                let why = match text(retried, "stopped_by") {
+                let why = match &*plain(retried, "stopped_by") {
                     "" => String::new(),
                     code => format!(" ({code})"),
                 };
@@ -239,6 +240,11 @@ fn text<'a>(document: &'a Value, name: &str) -> &'a str {
     document.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The same for people.
+fn plain<'a>(document: &'a Value, name: &str) -> Cow<'a, str> {
+    shown::shown(text(document, name))
+}
+
 async fn submit_job(submit: &Submit) -> Result<(), Failure> {
     let daemon = submit.place.daemon().await?;
     let mut body = Map::new();
@@ -258,7 +264,7 @@ async fn submit_job(submit: &Submit) -> Result<(), Failure> {
     daemon.show(&job, |job| {
         let there = job.get("deduplicated").and_then(Value::as_bool).unwrap_or(false);
         let how = if there { "was there already, and is" } else { "is" };
-        format!("{} {how} {}\n", text(job, "id"), text(job, "status"))
+        format!("{} {how} {}\n", plain(job, "id"), plain(job, "status"))
     })
 }
 
@@ -292,22 +298,22 @@ async fn approve_job(approve: &Approve) -> Result<(), Failure> {
         body = json!({"plan_hash": hash, "question": approve.question, "answer": "run"});
     }
     let moved = daemon.post(&path(&approve.id, "/approve"), &body).await?;
-    daemon.show(&moved, |moved| format!("{} is {}\n", text(moved, "id"), text(moved, "status")))
+    daemon.show(&moved, |moved| format!("{} is {}\n", plain(moved, "id"), plain(moved, "status")))
 }
 
 async fn say(place: &Place, id: &str, what: &str, reason: &Option<String>) -> Result<(), Failure> {
     let daemon = place.daemon().await?;
     let body = reason.as_ref().map_or(json!({}), |reason| json!({"reason": reason}));
     let moved = daemon.post(&path(id, what), &body).await?;
-    daemon.show(&moved, |moved| format!("{} is {}\n", text(moved, "id"), text(moved, "status")))
+    daemon.show(&moved, |moved| format!("{} is {}\n", plain(moved, "id"), plain(moved, "status")))
 }
 
 /// A job for people.
 fn shown(job: &Value) -> String {
     let mut lines = vec![
-        format!("id        {}", text(job, "id")),
-        format!("status    {}", text(job, "status")),
-        format!("created   {}", text(job, "created_at")),
+        format!("id        {}", plain(job, "id")),
+        format!("status    {}", plain(job, "status")),
+        format!("created   {}", plain(job, "created_at")),
     ];
     let mut more = |name: &str, label: &str| {
         if let Some(value) = job.get(name).filter(|value| !value.is_null()) {

@@ -94,7 +94,7 @@ fn list(arguments: &ListArguments) -> Result<(), Failure> {
             let (key, until) = (text(item, "logical_request_key"), text(item, "not_after"));
             let line = match arguments.common.local.form() {
                 Form::Json => item.to_string(),
-                Form::Text => format!("{nonce} {state} {until} {}", shown(key)),
+                Form::Text => shown(&format!("{nonce} {state} {until} {key}")).into_owned(),
             };
             print(&format!("{line}\n"))?;
         }

@@ -34,19 +34,28 @@ pub(crate) struct Daemon<S = MaybeTlsStream<TcpStream>> {
 impl Daemon {
     /// Connects and is welcomed; `None` when the broker is not there or goes away.
     pub(crate) async fn connect(url: &str, number: u8) -> Option<Self> {
+        Self::connect_to(url, MESH, number).await
+    }
+
+    /// The same in another mesh.
+    pub(crate) async fn connect_to(url: &str, mesh: &str, number: u8) -> Option<Self> {
         let (socket, _) = tokio_tungstenite::connect_async(url).await.ok()?;
-        Self::greet(socket, number).await
+        Self::greet_in(mesh, socket, number).await
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Daemon<S> {
     /// Is welcomed over a connection that is there already.
     pub(crate) async fn greet(socket: WebSocketStream<S>, number: u8) -> Option<Self> {
+        Self::greet_in(MESH, socket, number).await
+    }
+
+    async fn greet_in(mesh: &str, socket: WebSocketStream<S>, number: u8) -> Option<Self> {
         let mut daemon = Self { socket };
         let FromBroker::Challenge(challenge) = daemon.next().await? else { panic!("challenge") };
         let instance_id: InstanceId = UuidId::new(uuid::Uuid::from_u128(u128::from(number)));
         let mut hello = Hello {
-            mesh: MESH.to_owned(),
+            mesh: mesh.to_owned(),
             pubkey: keys(number).public().to_hex(),
             key_id: "any".to_owned(),
             instance_id,
@@ -60,7 +69,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Daemon<S> {
         let claim = HelloClaim {
             broker_id: challenge.broker_id,
             broker_nonce: challenge.nonce,
-            mesh: MESH,
+            mesh,
             key_id: &hello.key_id,
             instance_id,
             host_fingerprint: None,

@@ -18,7 +18,7 @@ use crate::process::{Broker, succeeds};
 use crate::tls::{Files, port};
 
 /// The binary on a machine of its own, with no tuning from where these tests run.
-fn program(arguments: &[&str]) -> Command {
+pub(crate) fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
     for name in ["SEMEL_HOME", "SEMEL_INVITE"].iter().chain(VARIABLES) {
         command.env_remove(name);
@@ -27,11 +27,11 @@ fn program(arguments: &[&str]) -> Command {
     command
 }
 
-fn run(arguments: &[&str]) -> Output {
+pub(crate) fn run(arguments: &[&str]) -> Output {
     program(arguments).output().unwrap()
 }
 
-fn json(arguments: &[&str]) -> Value {
+pub(crate) fn json(arguments: &[&str]) -> Value {
     let output = run(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
@@ -39,14 +39,18 @@ fn json(arguments: &[&str]) -> Value {
 }
 
 /// A daemon in the foreground.
-struct Serving {
+pub(crate) struct Serving {
     child: Child,
-    ready: Value,
+    pub(crate) ready: Value,
 }
 
 impl Serving {
-    fn start(arguments: &[&str]) -> Self {
-        let mut command = program(arguments);
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::of(program(arguments))
+    }
+
+    /// The same of a command that is more than the binary.
+    pub(crate) fn of(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -54,8 +58,17 @@ impl Serving {
         Self { child, ready }
     }
 
-    fn stop(&mut self) -> Option<i32> {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn stop(&mut self) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.stop_code()
+    }
+
+    /// The exit code of a process that was asked to end.
+    pub(crate) fn stop_code(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
 }
@@ -68,21 +81,21 @@ impl Drop for Serving {
     }
 }
 
-fn connected(home: &str) {
+pub(crate) fn connected(home: &str) {
     while json(&["daemon", "status", "--json", "--home", home])["connected"] != true {
         std::thread::yield_now();
     }
 }
 
 /// A broker that speaks TLS with a certificate of its own, and a mesh in it.
-struct Mesh {
-    files: Files,
-    url: String,
-    _broker: Broker,
+pub(crate) struct Mesh {
+    pub(crate) files: Files,
+    pub(crate) url: String,
+    pub(crate) broker: Broker,
 }
 
 impl Mesh {
-    fn at(listen: &str, files: Files, host: &str) -> Self {
+    pub(crate) fn at(listen: &str, files: Files, host: &str) -> Self {
         let (store, cert, key) = (files.store(), files.path("cert.pem"), files.path("key.pem"));
         let flags = ["--tls-cert", &cert, "--tls-key", &key];
         let broker = Broker::start_at(listen, &store, &flags);
@@ -90,10 +103,20 @@ impl Mesh {
         let create = ["broker", "mesh", "create", "test", "--owner", "ada", "--owner-key", &owner];
         succeeds(&[&create[..], &["--store", &store]].concat());
         let url = format!("https://{host}:{}", port(&broker.url));
-        Self { files, url, _broker: broker }
+        Self { files, url, broker }
     }
 
-    fn invite(&self, url: &str) -> String {
+    /// The broker again, at the same address, with the files as they are.
+    pub(crate) fn restart(&mut self) {
+        assert_eq!(self.broker.stop(), Some(0));
+        let (store, cert, key) =
+            (self.files.store(), self.files.path("cert.pem"), self.files.path("key.pem"));
+        let listen = self.broker.url.trim_start_matches("wss://").trim_end_matches("/v1/mesh");
+        let flags = ["--tls-cert", &cert, "--tls-key", &key];
+        self.broker = Broker::start_at(&listen.to_owned(), &store, &flags);
+    }
+
+    pub(crate) fn invite(&self, url: &str) -> String {
         let invite = ["broker", "invite", "test", "--broker-url", url, "--role", "owner"];
         succeeds(&[&invite[..], &["--store", &self.files.store()]].concat())
     }
@@ -101,7 +124,7 @@ impl Mesh {
 
 fn join_starts_and_invites(mesh: &Mesh) {
     let (home, ca) = (mesh.files.path("home"), mesh.files.path("authority.pem"));
-    std::fs::copy(mesh.files.path("cert.pem"), &ca).unwrap();
+    std::fs::copy(mesh.files.path("ca.pem"), &ca).unwrap();
     let invite = mesh.invite(&mesh.url);
     let join = ["mesh", "join", &invite, "--name", "bob", "--home", &home, "--json"];
     let unknown = run(&join);
@@ -116,6 +139,9 @@ fn join_starts_and_invites(mesh: &Mesh) {
     let up = ["daemon", "up", "--persistent", "--no-tcp", "--json", "--home", &home];
     let mut daemon = Serving::start(&up);
     connected(&home);
+    let reloaded = json(&["daemon", "reload", "--json", "--home", &home]);
+    assert_eq!(reloaded["needs_restart"], serde_json::json!([]));
+    connected(&home);
     assert_eq!(daemon.stop(), Some(0));
     let detached = run(&[&up[..], &["--detach"]].concat());
     assert!(detached.status.success(), "{detached:?}");
@@ -123,14 +149,16 @@ fn join_starts_and_invites(mesh: &Mesh) {
     let restarted = run(&["daemon", "restart", "--home", &home]);
     assert!(restarted.status.success(), "{restarted:?}");
     connected(&home);
+    let sent = json(&["send", "@bob", "hello", "--wait", "--json", "--home", &home]);
+    assert_eq!(sent["status"], "done");
 
     let invite = json(&["mesh", "invite", "--json", "--home", &home])["invite"].clone();
     let invite = invite.as_str().unwrap();
     assert_eq!(JoinLink::parse(invite).unwrap().broker_url, mesh.url);
-    let (other, cert) = (mesh.files.path("other"), mesh.files.path("cert.pem"));
+    let (other, ca) = (mesh.files.path("other"), mesh.files.path("ca.pem"));
     let up = ["daemon", "up", "--ephemeral", "--invite", invite, "--name", "eve", "--json"];
     let mut eve =
-        Serving::start(&[&up[..], &["--no-tcp", "--home", &other, "--broker-ca", &cert]].concat());
+        Serving::start(&[&up[..], &["--no-tcp", "--home", &other, "--broker-ca", &ca]].concat());
     assert_eq!(eve.ready["identity"], "ephemeral");
     connected(&other);
     assert_eq!(eve.stop(), Some(0), "it leaves over TLS, too");
@@ -179,13 +207,9 @@ fn recorder(to: Option<u16>) -> (u16, JoinHandle<Vec<u8>>) {
 fn not_a_byte_of_a_token_before_the_handshake() {
     let (mesh, others) = (Mesh::at("127.0.0.1:0", Files::new(), "localhost"), Files::new());
     for (to, ca, ephemeral) in [
-        (None, mesh.files.path("cert.pem"), false),
-        (None, mesh.files.path("cert.pem"), true),
-        (
-            Some(mesh.url.rsplit_once(':').unwrap().1.parse().unwrap()),
-            others.path("cert.pem"),
-            false,
-        ),
+        (None, mesh.files.path("ca.pem"), false),
+        (None, mesh.files.path("ca.pem"), true),
+        (Some(mesh.url.rsplit_once(':').unwrap().1.parse().unwrap()), others.path("ca.pem"), false),
     ] {
         let (port, heard) = recorder(to);
         let invite = mesh.invite(&format!("https://localhost:{port}"));

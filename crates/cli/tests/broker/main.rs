@@ -10,13 +10,16 @@
 
 mod daemon;
 mod draining;
+mod exchanged;
 mod full_disk;
 mod joined;
 mod killed;
 mod lost;
 mod operator;
 mod process;
+mod recorded;
 mod registrar;
 mod renewed;
 mod tls;
+mod unread;
 mod verbs;

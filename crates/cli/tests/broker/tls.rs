@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rcgen::CertifiedKey;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -16,10 +16,19 @@ use tokio_rustls::client::TlsStream;
 use crate::daemon::{Daemon, dm, pubkey};
 use crate::process::{Broker, semel, succeeds};
 
-/// A folder with a certificate for `localhost`, its key, and a store.
+/// A folder with a private authority (`ca.pem`), a certificate that it has signed (`cert.pem`), the
+/// key of that, and a store.
 pub(crate) struct Files {
     folder: tempfile::TempDir,
-    certificate: CertificateDer<'static>,
+    name: String,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
 impl Files {
@@ -30,11 +39,20 @@ impl Files {
     /// The same for another name, or an address.
     pub(crate) fn of(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let CertifiedKey { cert, signing_key } =
-            rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-        std::fs::write(folder.path().join("cert.pem"), cert.pem()).unwrap();
-        std::fs::write(folder.path().join("key.pem"), signing_key.serialize_pem()).unwrap();
-        Self { folder, certificate: cert.der().clone() }
+        let files = Self { folder, name: name.to_owned(), issuer: authority() };
+        std::fs::write(files.path("ca.pem"), files.issuer.pem()).unwrap();
+        files.renew();
+        files
+    }
+
+    /// A new certificate of the same authority, with a new key, in the place of the last.
+    pub(crate) fn renew(&self) -> CertificateDer<'static> {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([self.name.clone()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        std::fs::write(self.path("cert.pem"), certificate.pem()).unwrap();
+        std::fs::write(self.path("key.pem"), key.serialize_pem()).unwrap();
+        certificate.der().clone()
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -45,7 +63,7 @@ impl Files {
         format!("sqlite:{}", self.path("broker.db"))
     }
 
-    /// A TLS connection to the broker's port by somebody who trusts its certificate.
+    /// A TLS connection to the broker's port by somebody who trusts its authority.
     pub(crate) async fn connect(&self, url: &str) -> TlsStream<TcpStream> {
         self.try_connect(url).await.unwrap()
     }
@@ -53,7 +71,7 @@ impl Files {
     /// The same, where it may show another one.
     pub(crate) async fn try_connect(&self, url: &str) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
-        roots.add(self.certificate.clone()).unwrap();
+        roots.add(self.issuer.der().clone()).unwrap();
         let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -155,14 +173,14 @@ fn what_cannot_be_used_for_tls_is_refused_by_name() {
 fn the_registrars_verbs_speak_tls() {
     let (files, others) = (Files::new(), Files::new());
     let (store, cert, key) = (files.store(), files.path("cert.pem"), files.path("key.pem"));
-    let (token, other_cert) = (files.path("token"), others.path("cert.pem"));
+    let (token, ca, other_ca) = (files.path("token"), files.path("ca.pem"), others.path("ca.pem"));
     let flags = ["--tls-cert", &cert, "--tls-key", &key, "--admin-token-file", &token];
     let broker = Broker::start(&store, &flags);
     let url = format!("https://localhost:{}/", port(&broker.url));
     let verb = ["registrar", "gate", "open", "deploys", "--admin-token-file", &token];
     let asked = |broker: &str, ca: &[&str]| semel(&[&verb[..], &["--broker", broker], ca].concat());
 
-    let opened = asked(&url, &["--broker-ca", &cert]);
+    let opened = asked(&url, &["--broker-ca", &ca]);
     assert_eq!(opened.status.code(), Some(0), "{}", String::from_utf8_lossy(&opened.stderr));
     let said = String::from_utf8_lossy(&opened.stdout);
     assert_eq!(said.trim(), "deploys: open, CAN_PROCEED = YES");
@@ -170,8 +188,8 @@ fn the_registrars_verbs_speak_tls() {
     // An authority that vouches for somebody else, the system's, and a name that is not in it.
     let by_number = format!("https://127.0.0.1:{}", port(&broker.url));
     let cases: [(&str, &[&str], i32, &str); 6] = [
-        (&url, &["--broker-ca", &other_cert], 5, "certificate"),
-        (&by_number, &["--broker-ca", &cert], 5, "certificate"),
+        (&url, &["--broker-ca", &other_ca], 5, "certificate"),
+        (&by_number, &["--broker-ca", &ca], 5, "certificate"),
         ("http://192.0.2.1:7117", &[], 78, "plain_text_refused"),
         ("http://[2001:db8::1]", &[], 78, "plain_text_refused"),
         ("ftp://localhost", &[], 2, "--broker is https://"),

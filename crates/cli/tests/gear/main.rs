@@ -3,13 +3,16 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod asked;
 mod author;
 mod bounds;
 mod inside;
 mod left;
 mod lines;
+mod raced;
 mod rust;
 mod shell;
+mod terminal;
 mod unsure;
 mod warm;
 mod world;

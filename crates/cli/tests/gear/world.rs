@@ -133,6 +133,56 @@ impl World {
     }
 }
 
+/// `semel up` in a world's home; killed when it is dropped.
+pub(crate) struct Up<'a> {
+    world: &'a World,
+    child: Child,
+}
+
+impl<'a> Up<'a> {
+    pub(crate) fn start(world: &'a World) -> Self {
+        let words = ["up", "--json", "--name", "me", "--broker-listen", "127.0.0.1:0"];
+        let mut command = world.command(&[&words[..], &["--api-listen", "127.0.0.1:0"]].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("\"ready\""), "{line}");
+        Self { world, child }
+    }
+
+    pub(crate) fn asked(&self, words: &[&str]) -> Value {
+        let text = self.world.succeeds(&[words, &["--json"]].concat(), "");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Hands a job of these steps in; gives its id.
+    pub(crate) fn submit(&self, steps: &Value) -> String {
+        let plan = json!({"steps": steps}).to_string();
+        let made = self.world.succeeds(&["job", "submit", "--plan", "-", "--json"], &plan);
+        let made: Value = serde_json::from_str(&made).unwrap();
+        made["id"].as_str().unwrap().to_owned()
+    }
+
+    /// The job once it is over, or waits for a person.
+    pub(crate) fn ended(&self, id: &str) -> Value {
+        let over = ["completed", "failed", "cancelled", "awaiting_approval"];
+        let mut job = Value::Null;
+        eventually(PATIENCE * 2, "the end of a job", || {
+            job = self.asked(&["job", "show", id]);
+            over.contains(&job["status"].as_str().unwrap())
+        });
+        job
+    }
+}
+
+impl Drop for Up<'_> {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Programs whose command begins with the marker; what has ended and was not taken note of counts.
 pub(crate) fn alive(marker: &str) -> Vec<String> {
     processes(marker).into_iter().map(|(_, command)| command).collect()

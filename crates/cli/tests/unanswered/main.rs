@@ -5,6 +5,7 @@
 
 mod fake;
 mod mesh;
+mod terminal;
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -10,11 +10,14 @@ mod flood;
 mod host;
 mod listen;
 mod log;
+mod prepared;
 mod registrar;
 mod reload;
 mod restart;
 mod served;
 mod stores;
+mod terminal;
+mod weight;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -310,6 +310,9 @@ fn commands_ask_the_socket_when_no_broker_is_named() {
     let revoked = semel(home, &["grant", "revoke", issued["nonce"].as_str().unwrap()]);
     assert_eq!(revoked.status.code(), Some(4), "it was used");
     assert_eq!(semel(home, &["effect", "show", &"cd".repeat(32)]).status.code(), Some(3));
+    let audit = semel(home, &["registrar", "audit", "attempts"]);
+    let lines = String::from_utf8_lossy(&audit.stdout).into_owned();
+    assert!(lines.lines().count() > 1 && !lines.contains('\\'), "one line each: {lines}");
     let listed = semel(home, &["grant", "list", "deploys"]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains(" consumed "));
     assert_eq!(up.stop(Signal::TERM), Some(0));

@@ -8,7 +8,7 @@ use semel_store::{StoreError, statements};
 use super::PostgresStore;
 use super::delivery::raw;
 use crate::limits::HISTORY_SCAN_MAX;
-use crate::store::{HistoryPage, Messages};
+use crate::store::{HistoryPage, Messages, Room};
 
 statements! {
     /// Nothing when fewer rows are left than one request looks through.
@@ -21,7 +21,7 @@ statements! {
          LIMIT 1 OFFSET $3::bigint - 1";
 
     VISIBLE = "
-        SELECT page.seq
+        SELECT page.seq, seen.body_bytes, seen.meta_bytes
           FROM (SELECT *
                   FROM mesh.message_history
                  WHERE mesh_id = $1
@@ -30,7 +30,8 @@ statements! {
                  ORDER BY seq
                 OFFSET 0) AS page
          CROSS JOIN LATERAL
-               (SELECT 1
+               (SELECT octet_length(topic.body)::bigint AS body_bytes,
+                       octet_length(topic.meta)::bigint AS meta_bytes
                   FROM mesh.topic_message AS topic,
                        LATERAL (SELECT 1
                                   FROM mesh.topic_subscription AS subscription
@@ -43,7 +44,8 @@ statements! {
                    AND topic.mesh_id = $1
                    AND topic.broker_message_id = page.broker_message_id
                  UNION ALL
-                SELECT 1
+                SELECT octet_length(direct.body)::bigint,
+                       octet_length(direct.meta)::bigint
                   FROM mesh.message_queue AS direct,
                        LATERAL (SELECT 1
                                   FROM mesh.member_key AS own
@@ -114,6 +116,7 @@ impl PostgresStore {
         member_id: MemberId,
         after_seq: i64,
         limit: i64,
+        bytes_max: usize,
     ) -> Result<HistoryPage, StoreError> {
         // One snapshot for what is looked through and for what is found there.
         let tx = self.postgres.snapshot().await?;
@@ -123,8 +126,20 @@ impl PostgresStore {
         let (member, scan_end) = (member_id.as_uuid(), scanned.unwrap_or(i64::MAX));
         let by: super::Parameters<'_> = &[&mesh, &member, &after_seq, &scan_end, &limit];
         let rows = tx.query(VISIBLE, by).await?;
-        let seqs = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
-        Ok(HistoryPage::new(messages_in_tx(&tx, mesh_id, &seqs).await?, limit, scanned))
+        let (mut seqs, mut room) = (Vec::new(), Room::new(bytes_max));
+        for row in &rows {
+            // A row that is damaged may have neither.
+            let bytes = |column| -> Result<usize, StoreError> {
+                let count: Option<i64> = row.try_get(column)?;
+                Ok(usize::try_from(count.unwrap_or(0)).unwrap_or(usize::MAX))
+            };
+            if !room.admits(bytes(1)?, bytes(2)?) {
+                break;
+            }
+            seqs.push(row.try_get(0)?);
+        }
+        let messages = messages_in_tx(&tx, mesh_id, &seqs).await?;
+        Ok(HistoryPage::new(messages, limit, seqs.len() < rows.len(), scanned))
     }
 }
 

@@ -10,7 +10,7 @@ use super::delivery::read_row;
 use super::{Key, SqliteStore, key};
 use crate::limits::HISTORY_SCAN_MAX;
 use crate::store::housekeeping::made_at;
-use crate::store::{HistoryPage, Messages, RawDelivery, Unreadable};
+use crate::store::{HistoryPage, Messages, RawDelivery, Room, Unreadable};
 
 statements! {
     /// Nothing when fewer rows are left than one request looks through.
@@ -106,6 +106,7 @@ impl SqliteStore {
         member_id: MemberId,
         after_seq: i64,
         limit: i64,
+        bytes_max: usize,
     ) -> Result<HistoryPage, StoreError> {
         let read = self.sqlite.read(move |connection| {
             let by = named_params! {
@@ -120,9 +121,16 @@ impl SqliteStore {
             let mut statement = connection.prepare_cached(VISIBLE)?;
             let seqs = statement.query_map(by, |row| row.get(0))?;
             let seqs: Vec<i64> = seqs.collect::<Result<_, _>>()?;
-            let rows = seqs.into_iter().map(|seq| message(connection, mesh_id, seq));
-            let messages = Messages::of(rows.collect::<Result<Vec<_>, _>>()?);
-            Ok(HistoryPage::new(messages, limit, scanned))
+            let (mut rows, mut room) = (Vec::new(), Room::new(bytes_max));
+            for seq in &seqs {
+                let row = message(connection, mesh_id, *seq)?;
+                if row.as_ref().is_ok_and(|row| !row.fits(&mut room)) {
+                    break;
+                }
+                rows.push(row);
+            }
+            let is_cut = rows.len() < seqs.len();
+            Ok(HistoryPage::new(Messages::of(rows), limit, is_cut, scanned))
         });
         read.await
     }

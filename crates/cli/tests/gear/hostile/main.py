@@ -4,6 +4,7 @@ import ctypes
 import errno
 import hashlib
 import hmac
+import json
 import mmap
 import os
 import signal
@@ -239,6 +240,20 @@ def swap(context):
     while swapping == 0:
         call(316, -100, real, -100, link, 2)
     return Artifact(place + "/real/file")
+
+
+@worker.action("swap_file")
+def swap_file(context):
+    """The same of the file itself."""
+    os.mkdir("swapped")
+    with open("swapped/file", "w") as file:
+        file.write("mine")
+    os.symlink(context.params["outside"] + "/file", "swapped/link")
+    real, link = b"swapped/file", b"swapped/link"
+    if os.fork() == 0:
+        while True:
+            call(316, -100, real, -100, link, 2)
+    return Artifact("swapped/file")
 
 
 @worker.action("fetch")
@@ -528,6 +543,31 @@ def logs_much(context):
 def asks(context):
     context.progress(50, "half")
     return context.sub_job({"request": "look"})
+
+
+@worker.action("has_done")
+def has_done(context):
+    """In the operator's name. A reference as such would be one of this job's own plan."""
+    asked = json.dumps(context.params["asked"]).replace("REF:", "$ref:")
+    return context.sub_job(json.loads(asked))
+
+
+@worker.action("gives")
+def gives(context):
+    """What a later step refers to."""
+    return context.params["value"]
+
+
+@worker.action("shouts")
+def shouts(context):
+    """Whatever a gear can say is what it was given."""
+    text = context.params["text"]
+    context.log(text)
+    context.progress(50, text)
+    print(text, file=sys.stderr, flush=True)
+    if context.params.get("fails"):
+        raise Problem("user_error", text, text)
+    return {text: text}
 
 
 @worker.resolver("who")

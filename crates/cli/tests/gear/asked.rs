@@ -1,0 +1,109 @@
+//! What a gear has done in the operator's name: nothing that it does not declare, and what it
+//! declares is shown before it is installed.
+
+use serde_json::{Value, json};
+
+use crate::world::{Up, World};
+
+fn declaring(permissions: &str) -> World {
+    let permissions = format!("secrets = []\n{permissions}");
+    World::with(|manifest| manifest.replace("secrets = []", &permissions))
+}
+
+fn step(gear: &str, action: &str, params: Value) -> Value {
+    json!({"id": action, "gear": gear, "action": action, "params": params})
+}
+
+/// Asks for this sub-job; gives how the job stands in the end.
+fn has_done(up: &Up<'_>, asked: &Value) -> Value {
+    up.ended(&up.submit(&json!([step("hostile", "has_done", json!({"asked": asked}))])))
+}
+
+/// Nobody has sent anything, and nothing has come.
+fn nothing_was_sent(up: &Up<'_>) {
+    for list in [["outbox", "list"], ["inbox", "list"], ["queue", "list"]] {
+        assert_eq!(up.asked(&list)["items"], json!([]), "{list:?}");
+    }
+}
+
+fn refused(up: &Up<'_>, asked: &Value, code: &str) {
+    let job = has_done(up, asked);
+    assert_eq!(job["status"], "failed", "{asked}: {job:#}");
+    assert!(job.to_string().contains(code), "{asked}: {job:#}");
+    nothing_was_sent(up);
+}
+
+fn tells(to: &str) -> Value {
+    json!({"plan": {"steps": [step("mesh", "send", json!({"to": to, "message": "stolen"}))]}})
+}
+
+#[test]
+fn what_declares_nothing_sends_nothing_and_uses_nobody() {
+    let world = World::new();
+    let up = Up::start(&world);
+    let text = world.succeeds(&["gear", "install", "hostile"], "");
+    assert!(!text.contains("in your name"), "{text}");
+    let post = json!({"topic": "builds", "message": "stolen"});
+    let own = [step("hostile", "gives", json!({"value": "of its own"}))];
+    for asked in [
+        tells("@me"),
+        tells("queue:work"),
+        json!({"plan": {"steps": [step("mesh", "post", post)]}}),
+        json!({"plan": {"steps": [step("shell", "run", json!({"command": "true"}))]}}),
+        json!({"plan": {"steps": own}}),
+        json!({"request": "send a message"}),
+    ] {
+        refused(&up, &asked, "sub_job_not_allowed");
+    }
+    let jobs = up.asked(&["job", "list"]);
+    assert_eq!(jobs["items"].as_array().unwrap().len(), 6, "no other was made: {jobs:#}");
+}
+
+#[test]
+fn who_may_use_an_action_may_not_send_to_everybody_by_it() {
+    for permissions in [
+        "sub_jobs = [\"mesh.send\", \"hostile.gives\"]",
+        "sub_jobs = [\"mesh.*\", \"hostile.gives\"]\npublish = [\"#me\", \"@m\", \"@other\"]",
+        "sub_jobs = [\"*\"]\npublish = [\"#builds\"]",
+    ] {
+        let world = declaring(permissions);
+        let up = Up::start(&world);
+        world.succeeds(&["gear", "install", "hostile"], "");
+        refused(&up, &tells("@me"), "permission_missing");
+        // What is named by an earlier step is judged when it is known.
+        let mut later = step("mesh", "send", json!({"to": "REF:step:gives", "message": "stolen"}));
+        later["depends_on"] = json!(["gives"]);
+        let earlier = step("hostile", "gives", json!({"value": "@me"}));
+        refused(&up, &json!({"plan": {"steps": [earlier, later]}}), "permission_missing");
+    }
+}
+
+#[test]
+fn what_is_declared_is_shown_and_done() {
+    let world =
+        declaring("sub_jobs = [\"mesh.send\", \"wait.*\"]\npublish = [\"@me\", \"#builds\"]");
+    let up = Up::start(&world);
+    let text = world.succeeds(&["gear", "install", "hostile"], "");
+    for line in [
+        "  it may have these actions done in your name: mesh.send, wait.*\n",
+        "  it may send messages in your name to: @me, #builds\n",
+        "  it may run 32 processes, each with 512 MB of memory, 5 s of processor and 64 open \
+         files, and write 1024 MB in files of 8 MB\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let shown = world.succeeds(&["gear", "test", "hostile"], "");
+    assert!(shown.contains("it may send messages in your name to: @me, #builds\n"), "{shown}");
+    nothing_was_sent(&up);
+    let job = has_done(&up, &tells("@me"));
+    assert_eq!(job["status"], "completed", "{job:#}");
+    assert_eq!(up.asked(&["outbox", "list"])["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn everything_is_said_as_everything() {
+    let world = declaring("sub_jobs = [\"*\"]\npublish = [\"*\"]");
+    let text = world.succeeds(&["gear", "install", "hostile"], "");
+    assert!(text.contains("in your name: every action of every gear\n"), "{text}");
+    assert!(text.contains("in your name to: everybody\n"), "{text}");
+}
