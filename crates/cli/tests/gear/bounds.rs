@@ -25,7 +25,7 @@ fn inline(document: &Value) -> String {
             let items: Vec<String> = items.iter().map(inline).collect();
             format!("[{}]", items.join(", "))
         }
-        other => other.to_string(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => document.to_string(),
     }
 }
 
