@@ -51,7 +51,8 @@ pub(super) async fn install(
     print(&match form {
         Form::Json => {
             let installed = json!({"id": manifest.id, "version": manifest.version,
-                "sha256": state.sha256, "waived": state.waived, "permissions": asks, "bounded": bounded});
+                "sha256": state.sha256, "waived": state.waived, "permissions": asks,
+                "bounded": bounded});
             format!("{installed}\n")
         }
         Form::Text => {

@@ -44,14 +44,13 @@ pub(super) fn fly(
     let timeout = to_run.timeout.min(left);
     let call = call(inner, kept, &to_run, timeout);
     let mut all = stop.subscribe();
-    let room = room(inner, kept, &to_run);
-    let waits = Arc::clone(&desk);
+    let place = placed(room(inner, kept, &to_run), Arc::clone(&desk));
     let (inner, kept_id, root) = (Arc::clone(inner), kept.job.id, kept.job.root_id);
     async move {
         let (own, stop) = Stop::channel();
         let place = tokio::select! {
             biased;
-            place = placed(room, &waits) => Ok(place),
+            place = place => Ok(place),
             () = tokio::time::sleep(left) => Err("there was no room for its process in time"),
             _ = all.wait_for(|stop| *stop) => Err("stopped before it was begun"),
         };
@@ -134,7 +133,7 @@ fn room(inner: &Inner, kept: &Kept, to_run: &ToRun) -> impl Future<Output = Opti
 }
 
 /// The same, for a step whose job gives its slot to others meanwhile.
-async fn placed(room: impl Future<Output = Option<Place>>, desk: &StepDesk) -> Option<Place> {
+async fn placed(room: impl Future<Output = Option<Place>>, desk: Arc<StepDesk>) -> Option<Place> {
     tokio::pin!(room);
     if let Some(place) = (&mut room).now_or_never() {
         return place;

@@ -60,7 +60,10 @@ async fn processes_that_wait_for_sub_jobs_do_not_keep_them_from_running() {
     let bench = Setup { workers: 2, more: vec!["heavy"], ..Setup::default() }.open().await;
     let all = PROCESSES_AT_ONCE + 2;
     let plan = |step: Value| json!({"plan": {"steps": [step]}});
-    let asks = |id: &str, asked: Value| json!({"id": id, "gear": "heavy", "action": "sub", "params": plan(asked)});
+    let asks = |id: &str, asked: Value| {
+        let params = plan(asked);
+        json!({"id": id, "gear": "heavy", "action": "sub", "params": params})
+    };
     let deepest = json!({"id": "deep", "gear": "heavy", "action": "echo"});
     let outer = |number: usize| {
         let mut step = asks(&format!("s{number}"), asks("inner", deepest.clone()));

@@ -168,7 +168,8 @@ const FORBIDDEN: &[i64] = &[
     // Ways into the kernel that have their own rules.
     libc::SYS_bpf, libc::SYS_userfaultfd, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register, libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key,
-    libc::SYS_fanotify_init, libc::SYS_fanotify_mark, libc::SYS_quotactl, libc::SYS_syslog, libc::SYS_acct,
+    libc::SYS_fanotify_init, libc::SYS_fanotify_mark, libc::SYS_quotactl, libc::SYS_syslog,
+    libc::SYS_acct,
     libc::SYS_memfd_secret, libc::SYS_personality,
     // Memory that is counted for no process.
     libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_msgget,
