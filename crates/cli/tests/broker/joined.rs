@@ -113,7 +113,7 @@ impl Mesh {
             (self.files.store(), self.files.path("cert.pem"), self.files.path("key.pem"));
         let listen = self.broker.url.trim_start_matches("wss://").trim_end_matches("/v1/mesh");
         let flags = ["--tls-cert", &cert, "--tls-key", &key];
-        self.broker = Broker::start_at(&listen.to_owned(), &store, &flags);
+        self.broker = Broker::start_at(listen, &store, &flags);
     }
 
     pub(crate) fn invite(&self, url: &str) -> String {

@@ -2,10 +2,11 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::print_stdout,
     clippy::expect_used,
     clippy::panic,
     clippy::wildcard_enum_match_arm,
-    reason = "a test fails by panicking"
+    reason = "a test fails by panicking, and says what it has measured"
 )]
 
 mod daemon;

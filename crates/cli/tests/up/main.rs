@@ -1,6 +1,11 @@
 //! `semel up` as a process: everything in one, killed and started again, and its words.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::panic,
+    reason = "a test fails by panicking, and says what it has measured"
+)]
 
 mod closed;
 mod damaged;
