@@ -337,7 +337,7 @@ async fn pages_of_bytes(f: &Fixture) {
     let body = "x".repeat(3000);
     let item = |n: usize| f.item(0, &format!("large{n}"), TOPIC, &body);
     f.accept((0..6).map(item).collect()).await;
-    for (bytes_max, pages) in [(1, 6), (message_bytes_max(2 * 3000, 0) + 1000, 3), (PLENTY, 1)] {
+    for (bytes_max, pages) in [(1, 6), (3 * message_bytes_max(3000, 0), 3), (PLENTY, 1)] {
         let (mut found, mut next, mut requests) = (Vec::new(), Some(0), 0);
         while let Some(after) = next {
             let page = f.store.history(f.mesh_id, f.members[1], after, 10, bytes_max).await;

@@ -83,8 +83,8 @@ pub(super) fn unopened(error: &OpenError) -> Failure {
 }
 
 impl RunningJobs {
-    /// Look, lock, read, open: in this order, so that nothing is touched twice, and nothing at all in
-    /// a home of somebody else.
+    /// Look, lock, read, open: in this order, so that nothing is touched twice, and nothing at all
+    /// in a home of somebody else.
     pub(crate) async fn open(start: Start<'_>) -> Result<Self, Failure> {
         checks::refuse(checks::jobs(start.root))?;
         let folder = start.root.join("jobs");

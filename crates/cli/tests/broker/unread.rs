@@ -123,7 +123,8 @@ async fn nothing_is_taken(policy: &str, messages: (usize, usize), kb_max: u64) {
         assert!(open_files(pid) < FILES);
     }
     println!(
-        "three that do not read, {policy}: the owner's worst answer {worst:?}, {most_kb} kB, at the most {} \
+        "three that do not read, {policy}: the owner's worst answer {worst:?}, {most_kb} kB, \
+         at the most {} \
          kB, {} open files",
         kb(pid, "VmHWM"),
         open_files(pid)
