@@ -170,7 +170,9 @@ impl Messages {
         for begins in [0, end] {
             let mut after = begins;
             for _ in 0..PAGES / 2 {
-                let page = store.history(mesh.mesh_id, self.sender.recipient, after, PAGE).await?;
+                let page = store
+                    .history(mesh.mesh_id, self.sender.recipient, after, PAGE, usize::MAX)
+                    .await?;
                 read += page.deliveries.len();
                 let Some(next) = page.next_after_seq else { break };
                 after = next;

@@ -163,16 +163,18 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
     let mut world =
         World::start(&plan.program, folder.path(), servers, faketime, &runtime, &mut random)?;
     let began = now();
-    let suffered = misfortune(plan, &mut world, &runtime, &mut random);
-    let (journal, work, faults) = match suffered {
-        Ok(suffered) => suffered,
+    let lived = misfortune(plan, &mut world, &runtime, &mut random).and_then(|suffered| {
+        let seconds = began.elapsed().as_secs();
+        let left = quiet(&mut world, &suffered.0, &runtime)?;
+        Ok((suffered, seconds, left))
+    });
+    let ((journal, work, faults), seconds, (arrived, unfinished)) = match lived {
+        Ok(lived) => lived,
         Err(error) => {
             eprintln!("xtask: everything is left in {}", folder.keep().display());
             return Err(error);
         }
     };
-    let seconds = began.elapsed().as_secs();
-    let (arrived, unfinished) = quiet(&mut world, &journal, &runtime)?;
     let whole = plan.storm.map(|_| (began, now()));
     let cut_off = faults.outages.past.iter().copied().chain(whole).collect();
     let deaf = Deaf { stood_still: faults.stood_still.clone(), cut_off };
@@ -314,8 +316,13 @@ fn quiet(
     // What comes once too often comes last.
     pause(SETTLES);
     journal.stop_work();
-    let arrived = runtime.block_on(world.inboxes(&keys)).context("an inbox cannot be read")?;
-    Ok((arrived, unfinished))
+    let mut arrived = None;
+    // One page of very many may take longer than a client waits, on a busy machine.
+    wait_until(QUIET_LIMIT, || {
+        arrived = runtime.block_on(world.inboxes(&keys));
+        Ok(arrived.is_some())
+    })?;
+    Ok((arrived.context("an inbox cannot be read")?, unfinished))
 }
 
 fn violations(verdict: &Verdict) -> Value {

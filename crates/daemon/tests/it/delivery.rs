@@ -154,7 +154,8 @@ async fn what_a_restored_broker_lost_is_there_again_once() {
     let member = mesh.members[1];
     let all = async {
         loop {
-            let page = mesh.store().history(mesh.mesh_id, member, 0, 500).await.unwrap();
+            let page =
+                mesh.store().history(mesh.mesh_id, member, 0, 500, usize::MAX).await.unwrap();
             if page.deliveries.len() == 11 {
                 return page.deliveries;
             }

@@ -231,7 +231,7 @@ impl Running {
 
     /// The process that all others of the sandbox are below.
     pub(crate) fn id(&self) -> Option<u32> {
-        self.child.id()
+        self.held.child.as_ref()?.id()
     }
 
     /// Asks the process and its group to end.
