@@ -5,6 +5,7 @@
 //! [`Sqlite::write_along`] (the same without haste) and [`Sqlite::ride`] (not answered; its loss
 //! must be harmless).
 
+mod backup;
 mod caller;
 mod frames;
 mod group;
@@ -451,7 +452,7 @@ impl Sqlite {
     /// of the live files would not be one.)
     pub async fn backup_into(&self, target: &Path) -> Result<(), StoreError> {
         let target = target.to_owned();
-        self.maintain(move |connection| open::backup_into(connection, &target)).await
+        self.maintain(move |connection| backup::backup_into(connection, &target)).await
     }
 
     /// The file.

@@ -247,48 +247,6 @@ pub(super) fn check(connection: &Connection, pragma: &str) -> Result<Vec<String>
     Ok(complaints.collect::<Result<_, _>>()?)
 }
 
-/// Copies the database to a file that its owner alone can read. It has the name `target` when it is
-/// whole and on disk, and not before; nothing is overwritten.
-pub(super) fn backup_into(connection: &Connection, target: &Path) -> Result<(), StoreError> {
-    let failed = |what: &dyn std::fmt::Display| StoreError::Unavailable {
-        cause: format!("{}: {what}", target.display()).into(),
-    };
-    if target.exists() {
-        return Err(failed(&"it exists already"));
-    }
-    let mut part = target.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let name = part.to_str().ok_or_else(|| failed(&"the name is not UTF-8"))?;
-    let mut options = OpenOptions::new();
-    // What a backup has left that was killed is written over.
-    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&part);
-    let file = file.map_err(|error| failed(&error))?;
-    if file.try_lock().is_err() {
-        return Err(failed(&"another backup is being written there"));
-    }
-    let copied = copy_into(connection, &file, name).and_then(|()| {
-        let (from, to) = (rustix::fs::CWD, rustix::fs::CWD);
-        let named =
-            rustix::fs::renameat_with(from, &part, to, target, rustix::fs::RenameFlags::NOREPLACE);
-        named.map_err(|error| failed(&error))
-    });
-    if copied.is_err() {
-        // It is of no use to anybody.
-        let _ = std::fs::remove_file(&part);
-    }
-    copied?;
-    fsync_folder(target).map_err(|error| failed(&error))
-}
-
-/// `VACUUM INTO` does not sync what it writes, so that is done here.
-fn copy_into(connection: &Connection, file: &File, name: &str) -> Result<(), StoreError> {
-    let failed = |error| StoreError::Unavailable { cause: format!("{name}: {error}").into() };
-    file.set_len(0).map_err(failed)?;
-    connection.execute("VACUUM INTO ?1", [name])?;
-    file.sync_all().map_err(failed)
-}
-
 /// Makes a database that is missing, for its owner alone whatever the umask says: SQLite would make
 /// it as readable as that allows. One that is there is not opened, for closing it would take the
 /// locks of SQLite in this process away.

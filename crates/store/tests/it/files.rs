@@ -309,3 +309,50 @@ async fn damage_is_found_by_the_checks() {
     assert!(found(store.quick_check().await));
     assert!(found(store.integrity_check().await));
 }
+
+/// Others may write to the folder that a backup goes to: in `/tmp`, say.
+#[tokio::test]
+async fn a_backup_follows_no_link_and_writes_to_no_file_that_was_planted() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(|tx| put(tx, "a", 1)).await.unwrap();
+    let target = folder.path().join("backup.db");
+    let victim = folder.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    let digits = "0123456789abcdef";
+    for planted in [".part".to_owned(), format!(".part-{digits}")] {
+        let planted = folder.path().join(format!("backup.db{planted}"));
+        std::os::unix::fs::symlink(&victim, &planted).unwrap();
+        store.backup_into(&target).await.unwrap();
+        assert!(std::fs::read(&victim).unwrap() == b"precious", "it was written to");
+        assert!(std::fs::symlink_metadata(&target).unwrap().is_file());
+        assert!(std::fs::symlink_metadata(&planted).unwrap().is_symlink(), "it is not ours");
+        std::fs::remove_file(&target).unwrap();
+        std::fs::remove_file(&planted).unwrap();
+    }
+    // A file that others can read, of the name that used to be written to.
+    let planted = folder.path().join("backup.db.part");
+    std::fs::write(&planted, "").unwrap();
+    std::fs::set_permissions(&planted, std::fs::Permissions::from_mode(0o666)).unwrap();
+    store.backup_into(&target).await.unwrap();
+    let found = std::fs::metadata(&target).unwrap();
+    assert_eq!(found.permissions().mode() & 0o777, 0o600);
+    std::fs::remove_file(&target).unwrap();
+    // A link in the place of the backup itself, also one that leads nowhere.
+    std::os::unix::fs::symlink(folder.path().join("nowhere"), &target).unwrap();
+    let refused = store.backup_into(&target).await.unwrap_err();
+    assert!(format!("{refused:?}").contains("exists already"), "{refused:?}");
+    assert!(!folder.path().join("nowhere").exists());
+    std::fs::remove_file(&target).unwrap();
+    // What a killed backup has left goes; what one holds that is being written stays.
+    let left = folder.path().join(format!("backup.db.part-{digits}"));
+    std::fs::write(&left, "half").unwrap();
+    let held = std::fs::File::open(&left).unwrap();
+    held.try_lock().unwrap();
+    let refused = store.backup_into(&target).await.unwrap_err();
+    assert!(format!("{refused:?}").contains("another backup"), "{refused:?}");
+    drop(held);
+    store.backup_into(&target).await.unwrap();
+    assert!(!left.exists());
+    store.close().await;
+}
