@@ -12,9 +12,9 @@ mod stores;
 #[cfg(test)]
 mod tests;
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -281,7 +281,9 @@ impl Home {
             // The parent of a relative name of one part.
             let here = parent.as_os_str().is_empty();
             let parent = if here { Path::new(".") } else { parent };
-            fs::create_dir_all(parent).map_err(io("make", parent))?;
+            // Whoever can write to a parent can put another folder in the home's place.
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+            made.map_err(io("make", parent))?;
             durable::create_folder(&self.root).map_err(io("make", &self.root))?;
             match self.disk.sync_folder(parent) {
                 // Whose folder the home is in may not be ours to open.

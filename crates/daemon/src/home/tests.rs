@@ -30,7 +30,9 @@ fn folders_are_for_their_owner_only() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path().join("deep/home");
     let locked = home(&root).lock().unwrap();
-    for folder in [&root, &root.join("daemon"), locked.home().folder()] {
+    // Those above it that were made for it, too.
+    let above = root.parent().unwrap();
+    for folder in [above, &root, &root.join("daemon"), locked.home().folder()] {
         assert_eq!(mode(folder), 0o700, "{}", folder.display());
     }
     drop(locked);
