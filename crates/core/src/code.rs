@@ -100,6 +100,8 @@ codes! {
     LastOwner                      "last_owner"                            409 Never;
     AlreadyMember                  "already_member"                        409 Never;
     KeyIdTaken                     "key_id_taken"                          409 Never;
+    NameTaken                      "name_taken"                            409 Never;
+    InUse                          "in_use"                                409 Never;
     TooMany                        "too_many"                              409 Never;
     // The daemon's local API (daemon.md, "Local API").
     TokenInQuery                   "token_in_query"                        400 Never;

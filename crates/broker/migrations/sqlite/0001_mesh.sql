@@ -68,6 +68,10 @@ CREATE UNIQUE INDEX member_key_shown
 CREATE INDEX member_owner
     ON member (mesh_id, member_id) WHERE role = 'owner' AND status = 'active';
 
+-- Nobody who comes later is called like somebody who is there. Who has left gives its name back.
+CREATE UNIQUE INDEX member_name
+    ON member (mesh_id, name) WHERE status = 'active';
+
 -- Only the hash of a token is here: who reads the store cannot join with it.
 CREATE TABLE invite (
     mesh_id    BLOB    NOT NULL,

@@ -37,23 +37,31 @@ pub(super) async fn join(call: &Call) -> Result<Answer, Problem> {
     let join = Join {
         token_hash: token_hash(&asked.token),
         member_id: call.broker.mint.uuid(),
-        name: asked.name,
+        name: asked.name.clone(),
         key_id: asked.key_id,
         pubkey: key.to_string(),
     };
-    let joined = call.broker.store.join(mesh.mesh_id, &join, call.broker.clock.wall()).await;
-    let welcome =
-        |member_id| http::Joined { mesh_id: mesh.mesh_id, member_id, slug: mesh.slug.clone() };
+    let store = &call.broker.store;
+    let joined = store.join(mesh.mesh_id, &join, call.broker.clock.wall()).await;
+    let (mesh_id, slug) = (mesh.mesh_id, mesh.slug.clone());
+    let welcome = |member_id, name| http::Joined { mesh_id, member_id, slug, name };
     let refused = |code, detail: &str| Err(Problem::new(code, detail));
     match joined.map_err(failed)? {
-        Joined::New(member_id) => Ok(Answer::created(&welcome(member_id))),
-        Joined::Again(member_id) => Ok(Answer::ok(&welcome(member_id))),
+        Joined::New(member_id) => Ok(Answer::created(&welcome(member_id, asked.name))),
+        Joined::Again(member_id) => {
+            let member = store.member_by_key(mesh_id, &join.pubkey).await.map_err(failed)?;
+            let name = member.map_or(asked.name, |member| member.name);
+            Ok(Answer::ok(&welcome(member_id, name)))
+        }
         Joined::Already => {
             refused(Code::AlreadyMember, "this key is a member already, not by this invite")
         }
         Joined::Inactive => refused(Code::MemberInactive, "the member was revoked or has left"),
         Joined::InviteInvalid => refused(Code::InviteInvalid, "the invite lets nobody in"),
         Joined::KeyIdTaken => refused(Code::KeyIdTaken, "another key has this key_id"),
+        Joined::NameTaken => {
+            refused(Code::NameTaken, "an active member of the mesh is called so already")
+        }
     }
 }
 

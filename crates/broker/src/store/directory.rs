@@ -151,6 +151,8 @@ pub enum Joined {
     InviteInvalid,
     /// Another key has that name.
     KeyIdTaken,
+    /// Somebody who is active is called so.
+    NameTaken,
 }
 
 /// What is made once.
@@ -258,13 +260,13 @@ impl Store {
         }
     }
 
-    /// Lets somebody in.
+    /// Lets somebody in. `false` when somebody who is active is called so already.
     pub async fn member_add(
         &self,
         mesh_id: MeshId,
         member: &NewMember,
         now: UnixMs,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         match self {
             Self::Sqlite(store) => store.member_add(mesh_id, member, now).await,
             Self::Postgres(store) => store.member_add(mesh_id, member, now).await,

@@ -166,7 +166,8 @@ async fn what_went_to_many_is_swept_in_pages_of_rows() {
     subscribe(&fixture, SUBSCRIBERS).await;
     // Deliveries are looked for by member.
     let members = "INSERT INTO member (mesh_id, member_id, name, role, status, joined_at)
-                   SELECT mesh_id, member_id, 'm', 'member', 'active', 1 FROM topic_subscription
+                   SELECT mesh_id, member_id, hex(member_id), 'member', 'active', 1
+                     FROM topic_subscription
                     WHERE true ON CONFLICT DO NOTHING";
     assert_eq!(fixture.plant(members).await, SUBSCRIBERS as u64);
     for number in 0..SENDS {

@@ -60,7 +60,10 @@ pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
             let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
             let added = store.member_add(mesh.mesh_id, &member, now()).await;
-            added.map_err(|error| failed(&error))?;
+            if !added.map_err(|error| failed(&error))? {
+                let text = format!("error: an active member is called {} already", shown(name));
+                return Err(Failure::new(Exit::Conflict, text));
+            }
             print(&format!("{}\n", member.member_id))
         }
         MemberCommand::List { mesh, json, target } => {

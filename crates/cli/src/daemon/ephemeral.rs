@@ -21,7 +21,7 @@ use semel_wire::place::Plain;
 
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::local::Local;
-use crate::mesh::join::{enter, failed, not_a_link};
+use crate::mesh::join::{Called, enter, failed, not_a_link};
 use crate::system::host_name;
 
 /// Where an invite is looked for that was not given: a list of processes shows arguments to
@@ -43,7 +43,7 @@ pub(super) struct IdentityArguments {
     /// Ephemeral: the invite to join by; without it $SEMEL_INVITE
     #[arg(long, value_name = "INVITE")]
     invite: Option<String>,
-    /// Ephemeral: what others call this member; without it this machine's name
+    /// Ephemeral: what others call this member; without it this machine's name; more if it is taken
     #[arg(long)]
     name: Option<String>,
 }
@@ -132,7 +132,9 @@ impl Ephemeral {
         plain: Plain,
         clock: Arc<dyn Clock>,
     ) -> Result<(Membership, BrokerApi), Failure> {
-        let entered = enter(&self.link, self.name.clone(), keys, broker, plain, clock).await;
+        // One that was killed is still called so, and nobody is there who could choose again.
+        let called = Called::Like(self.name.clone());
+        let entered = enter(&self.link, called, keys, broker, plain, clock).await;
         // Without an answer the invite may be used up: the keys that it let in are gone.
         entered.map_err(|error| failed(&error, self.form))
     }

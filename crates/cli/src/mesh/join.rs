@@ -12,6 +12,7 @@ use semel_daemon::dial::Dialler;
 use semel_daemon::home::{Home, HomeError, HomeFile, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Keys, Membership, Sources};
 use semel_wire::http::Join;
+use semel_wire::limits::JOIN_NAME_BYTES_MAX;
 use semel_wire::link::JoinLink;
 use semel_wire::place::Plain;
 use serde_json::json;
@@ -23,6 +24,9 @@ use crate::stores::Kept;
 use crate::system::{host_name, mint, random, secret};
 use crate::{print, progress};
 
+/// Digits of a key that tell members apart who would be called the same.
+const NAME_DIGITS: usize = 8;
+
 /// Join a mesh by an invite
 ///
 /// The same invite again, after a failure at any point, joins as the same member.
@@ -30,7 +34,7 @@ use crate::{print, progress};
 pub(super) struct Arguments {
     /// `semel://join/…`
     invite: String,
-    /// What others call this member; without it this machine's name
+    /// What others call this member; without it this machine's name, and more if that is taken
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
@@ -71,7 +75,10 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let identity = Identity::open(&home, sources).map_err(|error| refused(chain(&error)))?;
     Kept::instance(home.home()).note()?;
     let pubkey = identity.keys.pair.public().to_hex().to_string();
-    let name = arguments.name.clone().unwrap_or_else(host_name);
+    let name = match &arguments.name {
+        Some(name) => Called::This(name.clone()),
+        None => Called::Like(host_name()),
+    };
     let broker = Dialler::new(broker, plain, tls);
     let entered = enter(&link, name, &identity.keys, broker, plain, clock).await;
     let (membership, _) = entered.map_err(|error| {
@@ -112,10 +119,19 @@ fn keep(home: &LockedHome, authorities: Option<&[u8]>) -> Result<(), HomeError> 
     }
 }
 
+/// What a member is to be called.
+#[derive(Debug, Clone)]
+pub(crate) enum Called {
+    /// This, or it does not join.
+    This(String),
+    /// This, with some digits of its key after it if somebody is called so already.
+    Like(String),
+}
+
 /// Becomes a member with these keys, and keeps a way to ask the broker as that member.
 pub(crate) async fn enter(
     link: &JoinLink,
-    name: String,
+    called: Called,
     keys: &Keys,
     broker: Dialler,
     plain: Plain,
@@ -125,19 +141,34 @@ pub(crate) async fn enter(
     let (pair, now) = (Arc::new(KeyPair::from_secret(&keys.pair.secret())), clock.wall());
     let api = BrokerApi::new(broker, &link.mesh, pair, clock, Arc::new(random));
     let key_id = keys.key_id.clone();
-    let join = Join { token: link.token.clone(), name: name.clone(), key_id };
+    let (Called::This(name) | Called::Like(name)) = &called;
+    let mut join = Join { token: link.token.clone(), name: name.clone(), key_id };
     let shown = progress::show("waiting for the broker");
-    let joined = api.join(&join).await?;
+    let mut joined = api.join(&join).await;
+    if let (Called::Like(name), Err(ApiError::Refused(problem))) = (&called, &joined)
+        && problem.code == Code::NameTaken
+    {
+        join.name = another_name(name, &keys.pair.public().to_hex().to_string());
+        joined = api.join(&join).await;
+    }
     drop(shown);
+    let joined = joined?;
     let membership = Membership {
         broker: url,
         mesh_id: joined.mesh_id,
         member_id: joined.member_id,
-        name,
+        name: joined.name,
         joined_at: now,
         plain,
     };
     Ok((membership, api))
+}
+
+/// The name with some digits of the key after it, and no longer than a name may be.
+fn another_name(name: &str, pubkey: &str) -> String {
+    let digits: String = pubkey.chars().take(NAME_DIGITS).collect();
+    let kept = name.floor_char_boundary(JOIN_NAME_BYTES_MAX - 1 - NAME_DIGITS);
+    format!("{}-{digits}", &name[..kept])
 }
 
 pub(crate) fn not_a_link(refusal: &Refusal, form: Form) -> Failure {

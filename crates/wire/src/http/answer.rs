@@ -64,6 +64,8 @@ pub struct Joined {
     pub member_id: MemberId,
     /// The mesh's name.
     pub slug: String,
+    /// What it is called there: as it was when it joined first.
+    pub name: String,
 }
 
 impl Record for Joined {
@@ -72,6 +74,7 @@ impl Record for Joined {
             mesh_id: fields.take("mesh_id")?,
             member_id: fields.take("member_id")?,
             slug: fields.take("slug")?,
+            name: fields.take("name")?,
         })
     }
 
@@ -79,6 +82,7 @@ impl Record for Joined {
         object.put("mesh_id", &self.mesh_id);
         object.put("member_id", &self.member_id);
         object.put_text("slug", &self.slug);
+        object.put_text("name", &self.name);
     }
 }
 

@@ -73,7 +73,7 @@ impl Record for NewInvite {
 pub struct Join {
     /// Of the invite.
     pub token: String,
-    /// What others will call it; it need not be the only one of that name.
+    /// What others will call it, if nobody who is active is called so.
     pub name: String,
     /// Names its key.
     pub key_id: String,

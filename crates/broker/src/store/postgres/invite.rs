@@ -113,13 +113,8 @@ impl PostgresStore {
         let (mesh, hash) = (mesh_id.as_uuid(), join.token_hash.as_slice());
         let tx = self.postgres.begin().await?;
         let invite = tx.query_opt(USABLE, &[&mesh, &hash, &now.0]).await?;
-        if let Some(member) = member_by_key_in_tx(&tx, mesh_id, &join.pubkey).await? {
-            if member.status != MemberStatus::Active {
-                return Ok(Joined::Inactive);
-            }
-            let joined_by = joined_by_in_tx(&tx, mesh_id, member.member_id).await?;
-            let again = joined_by.as_deref() == Some(hash);
-            return Ok(if again { Joined::Again(member.member_id) } else { Joined::Already });
+        if let Some(there) = there_in_tx(&tx, mesh_id, join).await? {
+            return Ok(there);
         }
         let Some(invite) = invite.filter(|row| matches!(row.try_get(1), Ok(true))) else {
             return Ok(Joined::InviteInvalid);
@@ -129,7 +124,6 @@ impl PostgresStore {
         if tx.query_opt(KEY_ID_FIND, &[&mesh, &join.key_id]).await?.is_some() {
             return Ok(Joined::KeyIdTaken);
         }
-        tx.execute(SPEND, &[&mesh, &hash]).await?;
         let member = NewMember {
             member_id: join.member_id,
             name: join.name.clone(),
@@ -137,7 +131,12 @@ impl PostgresStore {
             key_id: join.key_id.clone(),
             pubkey: join.pubkey.clone(),
         };
-        member_insert_in_tx(&tx, mesh_id, &member, now).await?;
+        if !member_insert_in_tx(&tx, mesh_id, &member, now).await? {
+            // Perhaps by itself, which has just come in by another invite.
+            let there = there_in_tx(&tx, mesh_id, join).await?;
+            return Ok(there.unwrap_or(Joined::NameTaken));
+        }
+        tx.execute(SPEND, &[&mesh, &hash]).await?;
         tx.execute(JOINED, &[&mesh, &join.member_id.as_uuid(), &hash]).await?;
         tx.commit().await.map(|()| Joined::New(join.member_id))
     }
@@ -149,6 +148,23 @@ impl PostgresStore {
     ) -> Result<u64, StoreError> {
         self.execute(INVITE_SWEEP, &[&now.0, &limit]).await
     }
+}
+
+/// What a join comes to if its key is known.
+async fn there_in_tx(
+    tx: &Transaction,
+    mesh_id: MeshId,
+    join: &Join,
+) -> Result<Option<Joined>, StoreError> {
+    let Some(member) = member_by_key_in_tx(tx, mesh_id, &join.pubkey).await? else {
+        return Ok(None);
+    };
+    if member.status != MemberStatus::Active {
+        return Ok(Some(Joined::Inactive));
+    }
+    let joined_by = joined_by_in_tx(tx, mesh_id, member.member_id).await?;
+    let again = joined_by.as_deref() == Some(join.token_hash.as_slice());
+    Ok(Some(if again { Joined::Again(member.member_id) } else { Joined::Already }))
 }
 
 async fn joined_by_in_tx(

@@ -36,7 +36,8 @@ statements! {
 
     MEMBER_INSERT = "
         INSERT INTO mesh.member (mesh_id, member_id, name, role, status, joined_at)
-        VALUES ($1, $2, $3, $4, 'active', $5)";
+        VALUES ($1, $2, $3, $4, 'active', $5)
+            ON CONFLICT (mesh_id, name) WHERE status || '' = 'active' DO NOTHING";
 
     KEY_INSERT = "
         INSERT INTO mesh.member_key (mesh_id, key_id, member_id, pubkey, status, created_at)
@@ -92,23 +93,27 @@ impl PostgresStore {
         mesh_id: MeshId,
         member: &NewMember,
         now: UnixMs,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let tx = self.postgres.begin().await?;
-        member_insert_in_tx(&tx, mesh_id, member, now).await?;
-        tx.commit().await
+        let added = member_insert_in_tx(&tx, mesh_id, member, now).await?;
+        tx.commit().await.map(|()| added)
     }
 }
 
+/// `false` when somebody who is active is called so already: nothing was written. Whoever comes in
+/// by that name at the same moment is waited for.
 pub(super) async fn member_insert_in_tx(
     tx: &Transaction,
     mesh_id: MeshId,
     member: &NewMember,
     now: UnixMs,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let (mesh, id, role) = (mesh_id.as_uuid(), member.member_id.as_uuid(), member.role.as_str());
-    tx.execute(MEMBER_INSERT, &[&mesh, &id, &member.name, &role, &now.0]).await?;
+    if tx.execute(MEMBER_INSERT, &[&mesh, &id, &member.name, &role, &now.0]).await? == 0 {
+        return Ok(false);
+    }
     tx.execute(KEY_INSERT, &[&mesh, &member.key_id, &id, &member.pubkey, &now.0]).await?;
-    Ok(())
+    Ok(true)
 }
 
 fn mesh(row: &Row) -> Result<Mesh, StoreError> {

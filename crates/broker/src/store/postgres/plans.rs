@@ -60,7 +60,8 @@ const ROWS: &str = "
     INSERT INTO mesh.mesh (mesh_id, slug, created_at, next_seq)
         SELECT id, 'mesh ' || n, 1, 100000 FROM n;
     INSERT INTO mesh.member (mesh_id, member_id, name, role, status, joined_at)
-        SELECT mesh, id, 'm', CASE WHEN n % 1000 = 0 THEN 'owner' ELSE 'member' END, 'active', n
+        SELECT mesh, id, 'm' || n, CASE WHEN n % 1000 = 0 THEN 'owner' ELSE 'member' END,
+               'active', n
           FROM n;
     INSERT INTO mesh.member_key (mesh_id, key_id, member_id, pubkey, status, created_at)
         SELECT mesh, 'k' || n, id, 'key ' || n, 'current', n FROM n;

@@ -152,7 +152,6 @@ fn join_in_tx(
     if exists(tx, KEY_ID_FIND, by_key_id)? {
         return Ok(Joined::KeyIdTaken);
     }
-    tx.prepare_cached(SPEND)?.execute(&by[..2])?;
     let member = NewMember {
         member_id: join.member_id,
         name: join.name.clone(),
@@ -160,7 +159,10 @@ fn join_in_tx(
         key_id: join.key_id.clone(),
         pubkey: join.pubkey.clone(),
     };
-    member_insert_in_tx(tx, mesh_id, &member, now)?;
+    if !member_insert_in_tx(tx, mesh_id, &member, now)? {
+        return Ok(Joined::NameTaken);
+    }
+    tx.prepare_cached(SPEND)?.execute(&by[..2])?;
     tx.prepare_cached(JOINED)?.execute(named_params! {
         ":mesh_id": key(mesh_id), ":member_id": key(join.member_id),
         ":token_hash": join.token_hash,

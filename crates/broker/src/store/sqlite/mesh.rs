@@ -36,7 +36,8 @@ statements! {
 
     MEMBER_INSERT = "
         INSERT INTO member (mesh_id, member_id, name, role, status, joined_at)
-        VALUES (:mesh_id, :member_id, :name, :role, 'active', :now)";
+        VALUES (:mesh_id, :member_id, :name, :role, 'active', :now)
+            ON CONFLICT (mesh_id, name) WHERE status = 'active' DO NOTHING";
 
     KEY_INSERT = "
         INSERT INTO member_key (mesh_id, key_id, member_id, pubkey, status, created_at)
@@ -110,25 +111,29 @@ impl SqliteStore {
         mesh_id: MeshId,
         member: &NewMember,
         now: UnixMs,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let member = member.clone();
         self.sqlite.write(move |tx| member_insert_in_tx(tx, mesh_id, &member, now)).await
     }
 }
 
+/// `false` when somebody who is active is called so already: nothing was written.
 pub(super) fn member_insert_in_tx(
     tx: &Tx<'_>,
     mesh_id: MeshId,
     member: &NewMember,
     now: UnixMs,
-) -> Result<(), StoreError> {
-    tx.execute(
+) -> Result<bool, StoreError> {
+    let made = tx.execute(
         MEMBER_INSERT,
         named_params! {
             ":mesh_id": key(mesh_id), ":member_id": key(member.member_id), ":name": member.name,
             ":role": member.role.as_str(), ":now": now.0,
         },
     )?;
+    if made == 0 {
+        return Ok(false);
+    }
     tx.execute(
         KEY_INSERT,
         named_params! {
@@ -136,7 +141,7 @@ pub(super) fn member_insert_in_tx(
             ":pubkey": member.pubkey, ":now": now.0,
         },
     )?;
-    Ok(())
+    Ok(true)
 }
 
 fn mesh(row: &Row<'_>) -> Result<Mesh, StoreError> {

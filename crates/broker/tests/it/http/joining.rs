@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use semel_broker::store::{NewMember, Role};
 use semel_core::hex::Hex;
+use semel_core::id::UuidId;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::{Asking, Response, ask, store};
 use crate::client::Served;
-use crate::support::{NOW, keys};
+use crate::support::{NOW, keys, pubkey};
 
 const INVITES: &str = "/v1/meshes/test/invites";
 const JOIN: &str = "/v1/meshes/test/join";
@@ -19,7 +22,16 @@ pub(super) async fn join(served: &Served, number: usize, token: &str) -> Respons
 }
 
 async fn join_as(served: &Served, number: usize, token: &str, key_id: &str) -> Response {
-    let body = json!({"token": token, "name": "same name", "key_id": key_id}).to_string();
+    called(served, number, token, (key_id, &format!("called {number}"))).await
+}
+
+async fn called(
+    served: &Served,
+    number: usize,
+    token: &str,
+    (key_id, name): (&str, &str),
+) -> Response {
+    let body = json!({"token": token, "name": name, "key_id": key_id}).to_string();
     Asking::new("POST", JOIN, &body).signed(&keys(number)).send(served).await
 }
 
@@ -116,4 +128,52 @@ pub(super) async fn racers(served: &Served) {
         assert_eq!(statuses, [200, 200, 200, 201], "{answers:?}");
         assert!(answers.iter().all(|answer| answer.body == answers[0].body));
     }
+}
+
+pub(super) async fn names_once(served: &Served) {
+    let token = invite(served, r#"{"uses":9}"#).await;
+    let join_as = async |number: usize, name: &str| {
+        called(served, number, &token, (&format!("k-{number}"), name)).await
+    };
+    // The names of members that were there, and of one that has joined.
+    let there = ask(served, 0, "GET", "/v1/meshes/test/members", "").await;
+    let there = there.items()[0]["name"].as_str().unwrap().to_owned();
+    assert_eq!(join_as(10, &there).await.code(), (409, "name_taken"));
+    assert_eq!(join_as(10, "ci").await.status, 201);
+    assert_eq!(join_as(11, "ci").await.code(), (409, "name_taken"));
+    // Joined again it keeps the name that it has, whatever it asks for.
+    let again = join_as(10, &there).await;
+    assert_eq!((again.status, &again.body["name"]), (200, &"ci".into()));
+    // Who leaves gives the name back, and so does who is revoked.
+    assert_eq!(ask(served, 10, "POST", "/v1/meshes/test/leave", "").await.status, 204);
+    let second = join_as(11, "ci").await;
+    assert_eq!((second.status, &second.body["name"]), (201, &"ci".into()));
+    let revoke = second.body["member_id"].as_str().unwrap();
+    let revoke = format!("/v1/meshes/test/members/{revoke}/revoke");
+    assert_eq!(ask(served, 0, "POST", &revoke, "").await.status, 204);
+    assert_eq!(join_as(12, "ci").await.status, 201);
+    // Of many at once one gets it, and the others have spent nothing.
+    let two = invite(served, r#"{"uses":2}"#).await;
+    let answers = join_all((30..36).map(|number| {
+        let two = &two;
+        async move { called(served, number, two, (&format!("k-{number}"), "raced")).await }
+    }));
+    let answers = answers.await;
+    let won = answers.iter().filter(|answer| answer.status == 201).count();
+    let lost = answers.iter().filter(|answer| answer.code() == (409, "name_taken")).count();
+    assert_eq!((won, lost), (1, 5), "{answers:?}");
+    assert_eq!(called(served, 40, &two, ("k-40", "last")).await.status, 201);
+    assert_eq!(called(served, 41, &two, ("k-41", "more")).await.code(), (403, "invite_invalid"));
+    // Nor does an operator bring in a second one.
+    let mut member = NewMember {
+        member_id: UuidId::new(Uuid::from_u128(990)),
+        name: "ci".to_owned(),
+        role: Role::Member,
+        key_id: "added".to_owned(),
+        pubkey: pubkey(70),
+    };
+    let (store, mesh_id) = (store(served), served.fixture.mesh_id);
+    assert!(!store.member_add(mesh_id, &member, NOW).await.unwrap());
+    member.name = "other".to_owned();
+    assert!(store.member_add(mesh_id, &member, NOW).await.unwrap());
 }
