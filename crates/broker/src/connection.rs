@@ -6,6 +6,7 @@
 //! who else is there, where there is room. When any of them ends, the connection does.
 
 mod answer;
+mod budget;
 mod handshake;
 mod outbound;
 mod presence;

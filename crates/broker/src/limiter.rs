@@ -31,7 +31,7 @@ use server::Server;
 pub struct LimitRequest<'a> {
     /// The mesh, as its id is spelled.
     pub mesh: &'a str,
-    /// The member who sends.
+    /// The member who sends; what it asks is counted under names of their own.
     pub sender: &'a str,
     /// What is counted once.
     pub client_message_id: &'a str,
@@ -39,6 +39,16 @@ pub struct LimitRequest<'a> {
     pub limit: u32,
     /// How long a send counts.
     pub window: Duration,
+}
+
+/// Under which name a member's questions over its connections are counted.
+pub fn questions_of(member: &str) -> String {
+    format!("{member}/questions")
+}
+
+/// Under which name a member's requests over HTTP are.
+pub fn requests_of(member: &str) -> String {
+    format!("{member}/requests")
 }
 
 impl LimitRequest<'_> {
@@ -113,6 +123,8 @@ pub struct LimiterCounts {
     pub fallback: u64,
     /// Times the limiter's server went away.
     pub outages: u64,
+    /// Questions and requests that had to wait or were refused, beside all of these.
+    pub held: u64,
 }
 
 /// The broker's rate limiter.
@@ -122,6 +134,7 @@ pub struct Limiter {
     free: AtomicU64,
     denied: AtomicU64,
     fallback: AtomicU64,
+    held: AtomicU64,
 }
 
 enum Backend {
@@ -153,6 +166,7 @@ impl Limiter {
             free: AtomicU64::new(0),
             denied: AtomicU64::new(0),
             fallback: AtomicU64::new(0),
+            held: AtomicU64::new(0),
         }
     }
 
@@ -162,6 +176,23 @@ impl Limiter {
         match &self.backend {
             Backend::Memory(memory) => self.taken(memory, request),
             Backend::Server(server) => self.counted(server.take(request).await),
+        }
+    }
+
+    /// The same for what is asked instead of sent: how long to wait where it is too much. While the
+    /// limiter's server is away this process decides, whatever the fallback does with sends: what
+    /// waits for a member must reach it.
+    pub async fn ask(&self, request: &LimitRequest<'_>) -> Option<Duration> {
+        let verdict = match &self.backend {
+            Backend::Memory(memory) => memory.take(request),
+            Backend::Server(server) => server.ask_here_or_there(request).await,
+        };
+        match verdict {
+            Verdict::Counted | Verdict::Free => None,
+            Verdict::Denied { retry_after } => {
+                self.held.fetch_add(1, Ordering::Relaxed);
+                Some(retry_after)
+            }
         }
     }
 
@@ -202,6 +233,7 @@ impl Limiter {
             free: self.free.load(Ordering::Relaxed),
             denied: self.denied.load(Ordering::Relaxed),
             fallback: self.fallback.load(Ordering::Relaxed),
+            held: self.held.load(Ordering::Relaxed),
             outages: match &self.backend {
                 Backend::Memory(_) => 0,
                 Backend::Server(server) => server.outages(),

@@ -118,6 +118,25 @@ pub const LIMITER_PIPELINE_MAX: usize = 1024;
 /// What a sender is told to wait when the fallback is `closed`: until the next probe.
 pub const LIMITER_CLOSED_RETRY_AFTER: Duration = LIMITER_PROBE_INTERVAL;
 
+/// Questions of a connection that are counted together: a limiter on another machine is not asked
+/// about each.
+pub const QUESTIONS_TOGETHER: u32 = 100;
+
+/// So often a member may ask so many in a window, over all of its connections. Who catches up with
+/// half a million messages asks less than 8000 questions.
+pub const QUESTIONS_MAX: u32 = 100;
+/// See [`QUESTIONS_MAX`].
+pub const QUESTIONS_WINDOW: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether a question that waits may be asked.
+pub const QUESTION_AGAIN: Duration = Duration::from_millis(250);
+
+/// Requests over HTTP that a member may make in a window. Who keeps up with ten thousand members
+/// that come asks for 20 pages a second.
+pub const REQUESTS_OF_MEMBER_MAX: u32 = 6000;
+/// See [`REQUESTS_OF_MEMBER_MAX`].
+pub const REQUESTS_OF_MEMBER_WINDOW: Duration = Duration::from_secs(60);
+
 /// The shortest wait that a sender over its limit is told.
 pub const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
 

@@ -330,7 +330,7 @@ impl Live {
         registry.register("connections", "Daemons that are connected now", connections);
         let help = "Bytes that wait for daemons and callers to read them";
         registry.register("outbound_bytes", help, ConstGauge::new(gauge(self.unwritten as u64)));
-        let LimiterCounts { allowed, free, denied, fallback, outages } = self.limiter;
+        let LimiterCounts { allowed, free, denied, fallback, outages, held } = self.limiter;
         let decisions: Family<Labels, Counter> = Family::default();
         for (decision, count) in [("allowed", allowed), ("free", free), ("denied", denied)] {
             let labels = vec![("decision", decision.to_owned())];
@@ -341,6 +341,8 @@ impl Live {
         registry.register("limiter_fallback", help, ConstCounter::new(fallback));
         let help = "Times that the rate limiter's server went away";
         registry.register("limiter_outages", help, ConstCounter::new(outages));
+        let help = "Questions and requests that waited or were refused";
+        registry.register("limiter_held", help, ConstCounter::new(held));
         registry
     }
 }

@@ -161,6 +161,11 @@ impl Pipeline {
         &self.shared.present
     }
 
+    /// Counts what a member asks beside its sends.
+    pub fn limiter(&self) -> &Limiter {
+        &self.shared.limiter
+    }
+
     /// How the limiter decided so far.
     pub fn limiter_counts(&self) -> LimiterCounts {
         self.shared.limiter.counts()

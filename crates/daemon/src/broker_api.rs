@@ -5,6 +5,7 @@ mod remote;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -181,6 +182,26 @@ impl BrokerApi {
     }
 
     /// `sent` says afterwards whether the broker may have got it.
+    ) -> Result<(StatusCode, Bytes), ApiError> {
+        let mut waited = Duration::ZERO;
+        loop {
+            let answer = self.call_once(method.clone(), path_and_query, body.clone()).await;
+            let Err(ApiError::Refused(problem)) = &answer else { return answer };
+            let Some(ms) = problem.retry_after_ms else { return answer };
+            let wait = Duration::from_millis(ms.max(1));
+            waited = waited.saturating_add(wait);
+            if problem.code != Code::RateLimited || waited > REQUEST_TIMEOUT {
+                return answer;
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn call_once(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        body: String,
     async fn ask(
         &self,
         method: Method,

@@ -89,7 +89,13 @@ pub fn name(text: String, bytes_max: usize) -> Result<String, Refusal> {
 impl Problem {
     /// What is said of this code (RFC 9457).
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, status: code.http(), detail: detail.into(), pointer: None }
+        Self {
+            code,
+            status: code.http(),
+            detail: detail.into(),
+            pointer: None,
+            retry_after_ms: None,
+        }
     }
 
     /// What is said of a refusal.

@@ -17,6 +17,7 @@ use semel_wire::frame::{
 use semel_wire::limits::frame_bytes_max;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use super::budget::Budget;
 use super::outbound::Outbound;
 use super::{Connection, End, answer, presence, request};
 use crate::accept::{Age, DedupeMode};
@@ -28,6 +29,7 @@ use crate::store::Resolved;
 /// What the reader needs besides the connection.
 struct Reader<'a> {
     connection: &'a Connection,
+    budget: Budget,
     /// Places for sends that are not answered yet.
     in_flight: Arc<Semaphore>,
     /// Their bytes.
@@ -70,8 +72,17 @@ pub(super) async fn run(
     let (awaited, answering) = mpsc::unbounded_channel();
     drop(tokio::spawn(answer_all(answering, connection.outbound.clone(), doomed)));
     let negotiated = AtomicBool::new(false);
-    let reader =
-        Reader { connection, in_flight, in_flight_bytes, awaited, acked, signals, negotiated };
+    let budget = Budget::of(connection);
+    let reader = Reader {
+        connection,
+        budget,
+        in_flight,
+        in_flight_bytes,
+        awaited,
+        acked,
+        signals,
+        negotiated,
+    };
     let mut draining = std::pin::pin!(draining(connection));
     loop {
         let message = tokio::select! {
@@ -124,6 +135,7 @@ impl Reader<'_> {
 
     async fn handle(&self, frame: FromDaemon) -> Result<(), End> {
         let connection = self.connection;
+        self.budget.admit(connection, &frame).await;
         let answer = match frame {
             FromDaemon::Send(_) if !self.negotiated.load(Ordering::Relaxed) => {
                 return Err(End::protocol_error("features are agreed on before a send"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use semel_core::code::Code;
@@ -71,6 +71,9 @@ pub(super) fn problem(problem: &Problem) -> Response {
     if status == StatusCode::UNAUTHORIZED {
         let how = HeaderValue::from_static("Semel-Signature");
         response.headers_mut().insert(WWW_AUTHENTICATE, how);
+    }
+    if let Some(ms) = problem.retry_after_ms {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
     }
     response
 }

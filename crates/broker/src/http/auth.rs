@@ -9,13 +9,17 @@ use semel_core::refusal::Refusal;
 use semel_crypto::clock::clock_skew_ok;
 use semel_crypto::keys::PublicKey;
 use semel_crypto::request::{RequestClaim, verify};
-use semel_wire::http::{Problem, Role};
+use semel_wire::http::{MemberStatus, Problem, Role};
+use semel_wire::limits::RETRY_AFTER_MS_MAX;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::Call;
 use super::answer::failed;
-use crate::limits::NONCE_LIFE;
+use crate::limiter::{LimitRequest, requests_of};
+use crate::limits::{
+    NONCE_LIFE, REQUESTS_OF_MEMBER_MAX, REQUESTS_OF_MEMBER_WINDOW, RETRY_AFTER_MIN,
+};
 use crate::store::{Admitted, Mesh, NewRequest};
 
 /// The operator's secret, of which only a hash is kept.
@@ -62,6 +66,7 @@ pub(super) async fn member(call: &Call) -> Result<Asking, Problem> {
         nonce: nonce.0,
         expires_at: time.saturating_add(NONCE_LIFE),
     };
+    within_budget(call, &mesh, &request).await?;
     let now = call.broker.clock.wall();
     let admitted = call.broker.store.request_admit(mesh.mesh_id, &request, now).await;
     match admitted.map_err(failed)? {
@@ -79,6 +84,27 @@ pub(super) async fn member(call: &Call) -> Result<Asking, Problem> {
     }
 }
 
+/// Before anything is written for it. Only members are counted: a stranger has any number of keys.
+/// The same request again is the same one here, too.
+async fn within_budget(call: &Call, mesh: &Mesh, request: &NewRequest) -> Result<(), Problem> {
+    let member = call.broker.store.member_by_key(mesh.mesh_id, &request.pubkey).await;
+    let member = member.map_err(failed)?;
+    let active = member.filter(|member| member.status == MemberStatus::Active);
+    let Some(member) = active else { return Ok(()) };
+    let limited = LimitRequest {
+        mesh: &mesh.mesh_id.to_string(),
+        sender: &requests_of(&member.member_id.to_string()),
+        client_message_id: &Hex(request.nonce).to_string(),
+        limit: REQUESTS_OF_MEMBER_MAX,
+        window: REQUESTS_OF_MEMBER_WINDOW,
+    };
+    let Some(wait) = call.broker.pipeline.limiter().ask(&limited).await else { return Ok(()) };
+    let ms = u64::try_from(wait.max(RETRY_AFTER_MIN).as_millis()).unwrap_or(u64::MAX);
+    let detail = "this member has made as many requests as it may for now";
+    let retry_after_ms = Some(ms.min(RETRY_AFTER_MS_MAX));
+    Err(Problem { retry_after_ms, ..Problem::new(Code::RateLimited, detail) })
+}
+
 /// Who joins is no member yet. Its nonce is not noted: the same join again is the same member, and
 /// strangers must not be able to fill a table.
 pub(super) async fn joining(call: &Call) -> Result<(Mesh, PublicKey), Problem> {
@@ -93,13 +119,8 @@ pub(super) async fn owner_or_operator(call: &Call) -> Result<(Mesh, Option<Membe
         let missing = || Problem::new(Code::MeshNotFound, "there is no mesh of that name");
         return mesh.map(|mesh| (mesh, None)).ok_or_else(missing);
     }
-    let asking = member(call).await?;
-    match asking.role {
-        Role::Owner => Ok((asking.mesh, Some(asking.member_id))),
-        Role::Member => {
-            Err(Problem::new(Code::OwnerNeeded, "only an owner of the mesh may do this"))
-        }
-    }
+    let Asking { mesh, member_id, role } = member(call).await?;
+    Ok((mesh, Some((member_id, role))))
 }
 
 /// The operator, by the admin token.

@@ -43,12 +43,15 @@ impl StandIn {
 
     pub(super) fn take(&self, request: &LimitRequest<'_>) -> Verdict {
         match self.fallback.mode {
-            FallbackMode::Local => {
-                let limit = share(request.limit, self.fallback.brokers);
-                self.memory.take(&LimitRequest { limit, ..*request })
-            }
+            FallbackMode::Local => self.take_asked(request),
             FallbackMode::Closed => Verdict::Denied { retry_after: LIMITER_CLOSED_RETRY_AFTER },
         }
+    }
+
+    /// Of what is asked this process lets its share through in either mode.
+    pub(super) fn take_asked(&self, request: &LimitRequest<'_>) -> Verdict {
+        let limit = share(request.limit, self.fallback.brokers);
+        self.memory.take(&LimitRequest { limit, ..*request })
     }
 }
 

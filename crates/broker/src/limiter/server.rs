@@ -41,6 +41,14 @@ impl Server {
         }
     }
 
+    /// What is asked instead of sent.
+    pub(super) async fn ask_here_or_there(&self, request: &LimitRequest<'_>) -> Verdict {
+        match self.ask(request).await {
+            Some(verdict) => verdict,
+            None => self.stand_in.take_asked(request),
+        }
+    }
+
     /// A connection that broke may be one that the server closed while it was idle, so the request
     /// goes out once more on a new one. That is safe even if the first one arrived: its id is
     /// counted, and the second costs nothing. After a timeout there is no second request; the

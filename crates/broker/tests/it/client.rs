@@ -48,6 +48,7 @@ pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     pub(crate) clock: SimClock,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) broker: Arc<Broker>,
     pub(crate) hints: Option<Hints>,
     pub(crate) stop: Option<oneshot::Sender<()>>,
     pub(crate) stopped: tokio::task::JoinHandle<std::io::Result<()>>,
@@ -127,8 +128,9 @@ async fn serve_with(
     let shutdown = async move {
         let _ = wait.await;
     };
-    let stopped = tokio::spawn(server::serve_with(options, broker, listener, shutdown));
-    Served { fixture, address, clock, hub, hints, stop: Some(stop), stopped }
+    let serving = server::serve_with(options, Arc::clone(&broker), listener, shutdown);
+    let stopped = tokio::spawn(serving);
+    Served { fixture, address, clock, hub, broker, hints, stop: Some(stop), stopped }
 }
 
 /// What the broker answers to a request: the status, and the body.

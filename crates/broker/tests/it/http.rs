@@ -63,7 +63,7 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    fn code(&self) -> (u16, &str) {
+    pub(crate) fn code(&self) -> (u16, &str) {
         (self.status, self.body["code"].as_str().unwrap_or_default())
     }
 
@@ -75,7 +75,7 @@ impl Response {
 
 /// A request before it is sent, so that a test can spoil it.
 #[derive(Clone)]
-struct Asking {
+pub(crate) struct Asking {
     method: String,
     target: String,
     headers: Vec<(String, String)>,
@@ -83,7 +83,7 @@ struct Asking {
 }
 
 impl Asking {
-    fn new(method: &str, target: &str, body: &str) -> Self {
+    pub(crate) fn new(method: &str, target: &str, body: &str) -> Self {
         let (method, target) = (method.to_owned(), target.to_owned());
         Self { method, target, headers: Vec::new(), body: body.as_bytes().to_vec() }
     }
@@ -97,7 +97,7 @@ impl Asking {
         self.header("Authorization", format!("Bearer {ADMIN_TOKEN}"))
     }
 
-    fn signed(self, pair: &KeyPair) -> Self {
+    pub(crate) fn signed(self, pair: &KeyPair) -> Self {
         self.signed_as(pair, "test", NOW, Hex(*uuid::Uuid::new_v4().as_bytes()))
     }
 
@@ -117,7 +117,7 @@ impl Asking {
             .header("Semel-Signature", signature)
     }
 
-    async fn send(&self, served: &Served) -> Response {
+    pub(crate) async fn send(&self, served: &Served) -> Response {
         let Self { method, target, headers, body } = self;
         let mut text = format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
         for (name, value) in headers {
@@ -143,7 +143,13 @@ async fn exchange(served: &Served, bytes: &[u8]) -> Response {
 }
 
 /// A member of the fixture asks, by number.
-async fn ask(served: &Served, member: usize, method: &str, target: &str, body: &str) -> Response {
+pub(crate) async fn ask(
+    served: &Served,
+    member: usize,
+    method: &str,
+    target: &str,
+    body: &str,
+) -> Response {
     Asking::new(method, target, body).signed(&keys(member)).send(served).await
 }
 

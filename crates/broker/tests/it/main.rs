@@ -11,6 +11,7 @@
 mod ages;
 mod answers;
 mod begun;
+mod budget;
 mod client;
 mod conversation;
 mod differential;

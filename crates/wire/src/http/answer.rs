@@ -11,7 +11,7 @@ use semel_core::rfc3339;
 
 use super::{MemberStatus, Profile, Role};
 use crate::codec::{Field, Fields, Object, Record, invalid, write_plain};
-use crate::limits::DELIVERIES_MAX;
+use crate::limits::{DELIVERIES_MAX, RETRY_AFTER_MS_MAX};
 
 /// A moment as APIs write it.
 struct Moment(UnixMs);
@@ -352,6 +352,8 @@ pub struct Problem {
     pub detail: String,
     /// JSON pointer to the field of the body.
     pub pointer: Option<String>,
+    /// With `rate_limited`: when there is room again.
+    pub retry_after_ms: Option<u64>,
 }
 
 impl Record for Problem {
@@ -365,6 +367,7 @@ impl Record for Problem {
             status: u16::try_from(status).map_err(|_| invalid("status is no HTTP status"))?,
             detail: fields.detail()?,
             pointer: fields.take_optional("pointer")?,
+            retry_after_ms: fields.optional_number("retry_after_ms", 0, RETRY_AFTER_MS_MAX)?,
         })
     }
 
@@ -375,5 +378,6 @@ impl Record for Problem {
         object.put_text("code", self.code.as_str());
         object.put_detail(&self.detail);
         object.put_optional("pointer", self.pointer.as_ref());
+        object.put_optional("retry_after_ms", self.retry_after_ms.as_ref());
     }
 }

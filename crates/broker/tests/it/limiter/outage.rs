@@ -207,3 +207,30 @@ fn an_address_that_is_none_is_refused_without_its_password() {
         assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
     }
 }
+
+/// What waits for a member must reach it, whatever becomes of sends.
+#[tokio::test]
+async fn what_is_asked_goes_on_while_the_server_is_away() {
+    for fallback in [closed(), local(2)] {
+        let clock = SimClock::at_ms(0);
+        let limiter = Limiter::redis(&nowhere().await, Arc::new(clock.clone()), fallback).unwrap();
+        assert_eq!(limiter.ask(&request("m", "a", "1", 4)).await, None);
+        let sends = fallback.mode == FallbackMode::Local;
+        assert_eq!(limiter.take(&request("m", "b", "1", 4)).await.is_allowed(), sends);
+        // This process has its share.
+        let shares = 4 / u32::from(fallback.brokers);
+        for number in 2..=shares {
+            let id = number.to_string();
+            assert_eq!(limiter.ask(&request("m", "a", &id, 4)).await, None);
+        }
+        assert!(limiter.ask(&request("m", "a", "more", 4)).await.is_some());
+        assert_eq!(limiter.ask(&request("m", "a", "1", 4)).await, None, "it was counted");
+        assert_eq!(limiter.counts().held, 1);
+    }
+    // The same from the server.
+    let limiter = redis(&servers::redis(), SimClock::at_ms(0), closed());
+    let mesh = servers::redis_prefix();
+    assert_eq!(limiter.ask(&request(&mesh, "a", "1", 1)).await, None);
+    assert!(limiter.ask(&request(&mesh, "a", "2", 1)).await.is_some());
+    assert_eq!(limiter.ask(&request(&mesh, "a", "1", 1)).await, None);
+}
