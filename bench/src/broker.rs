@@ -201,7 +201,7 @@ pub(crate) async fn prepare(store: Store, load: Load) -> Result<Sender> {
     let mesh_id = mint.uuid();
     let sender = member(0);
     store.mesh_create(mesh_id, "bench", &sender, now).await?;
-    store.topic_create(mesh_id, "topic", now).await?;
+    store.topic_create(mesh_id, "topic", None, now).await?;
     store.topic_subscribe(mesh_id, "topic", sender.member_id).await?;
     let mut recipient = sender.member_id;
     for n in 1..SUBSCRIBERS {

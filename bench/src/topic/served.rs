@@ -113,7 +113,7 @@ async fn populate(store: &Store, mint: &IdMint, clock: &Arc<dyn Clock>) -> Resul
     };
     let mesh_id = mint.uuid();
     store.mesh_create(mesh_id, MESH, &member(MEMBERS), now).await?;
-    store.topic_create(mesh_id, TOPIC, now).await?;
+    store.topic_create(mesh_id, TOPIC, None, now).await?;
     for number in 0..MEMBERS {
         let member = member(number);
         store.member_add(mesh_id, &member, now).await?;

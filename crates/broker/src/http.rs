@@ -129,8 +129,10 @@ async fn run(route: Route, call: &Call) -> Result<Answer, Problem> {
         Route::TopicCreate => names::topic_create(call).await,
         Route::TopicSubscribe => names::subscribe(call).await,
         Route::TopicUnsubscribe => names::unsubscribe(call).await,
+        Route::TopicDelete => names::topic_delete(call).await,
         Route::Queues => names::queues(call).await,
         Route::QueueCreate => names::queue_create(call).await,
+        Route::QueueDelete => names::queue_delete(call).await,
         Route::History => history::list(call).await,
     }
 }

@@ -291,8 +291,20 @@ pub const NONCES_OVER_MAX: i64 = 4;
 /// Topics of one mesh.
 pub const TOPICS_MAX: i64 = 10_000;
 
+/// Those of them that one member has made: no member can take the room of all.
+pub const TOPICS_OF_MEMBER_MAX: i64 = 1000;
+
 /// Work queues of one mesh.
 pub const QUEUES_MAX: i64 = 10_000;
+
+/// Those of them that one member has made.
+pub const QUEUES_OF_MEMBER_MAX: i64 = 1000;
+
+/// Pieces of work that are thrown away in one transaction.
+pub const QUEUE_DISCARD_ROWS: i64 = 1000;
+
+/// Instances that one member has retired: every folder that was ever moved or restored is one.
+pub const RETIRED_OF_MEMBER_MAX: i64 = 256;
 
 /// Invites of one mesh that have not ended.
 pub const INVITES_MAX: i64 = 1000;

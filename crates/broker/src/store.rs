@@ -1,6 +1,7 @@
 //! Where a broker keeps its meshes: one set of operations, two databases. One method is one
 //! transaction. `sqlite/` and `postgres/` have the same files in the same order.
 
+mod deletion;
 mod delivery;
 mod directory;
 mod founding;
@@ -24,6 +25,7 @@ use uuid::Uuid;
 use crate::accept::{AcceptBatch, Door, Held, Session, Verdict};
 use crate::limits::{POSTGRES_BATCH_ROWS, SQLITE_BATCH_ROWS};
 
+pub use deletion::{Deleted, Deleter, InUse};
 pub use delivery::{Acked, Arrived, Asked, Messages, Waiting};
 pub use directory::{
     Admitted, Ended, Join, Joined, Made, Member, MemberStatus, Mesh, MeshChange, NewInvite,

@@ -29,6 +29,7 @@ pub(crate) use remote::peer;
 
 use crate::dial::{DialError, Dialler};
 use crate::limits::{REMOTE_ANSWER_BYTES_MAX, REMOTE_PAGES_MAX, REQUEST_TIMEOUT};
+use crate::remote::Anyway;
 
 /// Why a request came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -115,6 +116,26 @@ impl BrokerApi {
         self.post(&path, String::new()).await.map(drop)
     }
 
+    /// Deletes a topic; with `anyway` also while others subscribe to it.
+    pub async fn topic_delete(&self, name: &str, anyway: Anyway) -> Result<(), ApiError> {
+        self.delete("/topics", name, anyway).await
+    }
+
+    /// Deletes a queue; with `anyway` also the work that waits in it.
+    pub async fn queue_delete(&self, name: &str, anyway: Anyway) -> Result<(), ApiError> {
+        self.delete("/queues", name, anyway).await
+    }
+
+    async fn delete(&self, path: &str, name: &str, anyway: Anyway) -> Result<(), ApiError> {
+        let (mesh, name) = (path::encode(&self.mesh), path::encode(name));
+        let query = match anyway {
+            Anyway::No => "",
+            Anyway::Yes => "?anyway=true",
+        };
+        let path = format!("/v1/meshes/{mesh}{path}/{name}{query}");
+        self.call(Method::DELETE, &path, String::new()).await.map(drop)
+    }
+
     /// Every queue.
     pub async fn queue_list(&self) -> Result<Vec<NameItem>, ApiError> {
         self.list("/queues").await
@@ -154,7 +175,29 @@ impl BrokerApi {
         Ok(items)
     }
 
+    /// A request that is too much for now was not begun: it waits and is made again, unless that
+    /// takes longer than an answer may.
     async fn call(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        body: String,
+    ) -> Result<(StatusCode, Bytes), ApiError> {
+        let mut waited = Duration::ZERO;
+        loop {
+            let answer = self.call_once(method.clone(), path_and_query, body.clone()).await;
+            let Err(ApiError::Refused(problem)) = &answer else { return answer };
+            let Some(ms) = problem.retry_after_ms else { return answer };
+            let wait = Duration::from_millis(ms.max(1));
+            waited = waited.saturating_add(wait);
+            if problem.code != Code::RateLimited || waited > REQUEST_TIMEOUT {
+                return answer;
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn call_once(
         &self,
         method: Method,
         path_and_query: &str,
@@ -182,26 +225,6 @@ impl BrokerApi {
     }
 
     /// `sent` says afterwards whether the broker may have got it.
-    ) -> Result<(StatusCode, Bytes), ApiError> {
-        let mut waited = Duration::ZERO;
-        loop {
-            let answer = self.call_once(method.clone(), path_and_query, body.clone()).await;
-            let Err(ApiError::Refused(problem)) = &answer else { return answer };
-            let Some(ms) = problem.retry_after_ms else { return answer };
-            let wait = Duration::from_millis(ms.max(1));
-            waited = waited.saturating_add(wait);
-            if problem.code != Code::RateLimited || waited > REQUEST_TIMEOUT {
-                return answer;
-            }
-            tokio::time::sleep(wait).await;
-        }
-    }
-
-    async fn call_once(
-        &self,
-        method: Method,
-        path_and_query: &str,
-        body: String,
     async fn ask(
         &self,
         method: Method,

@@ -41,6 +41,15 @@ pub struct Queue {
     pub waiting: Option<u64>,
 }
 
+/// Whether something is deleted that others still use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Anyway {
+    /// It is not.
+    No,
+    /// It is.
+    Yes,
+}
+
 /// What this member says of itself; what is not there stays as it was.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
@@ -71,6 +80,10 @@ pub trait Remote: Send + Sync {
     fn topic_unsubscribe(&self, name: String) -> Asking<'_, Topic>;
     /// A page of topics after this name.
     fn topic_list(&self, after: Option<String>, limit: i64) -> Asking<'_, Vec<Topic>>;
+    /// Deletes a topic.
+    fn topic_delete(&self, name: String, anyway: Anyway) -> Asking<'_, ()>;
+    /// Deletes a queue.
+    fn queue_delete(&self, name: String, anyway: Anyway) -> Asking<'_, ()>;
     /// Makes a queue; the same again is no fault.
     fn queue_create(&self, name: String) -> Asking<'_, Queue>;
     /// A page of queues after this name.

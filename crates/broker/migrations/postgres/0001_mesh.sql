@@ -155,8 +155,14 @@ CREATE TABLE mesh.topic (
     mesh_id    UUID    NOT NULL,
     name       TEXT    NOT NULL,
     created_at BIGINT NOT NULL,
+    -- Who may delete it besides owners; NULL for the broker's operator.
+    created_by UUID,
     PRIMARY KEY (mesh_id, name)
 );
+
+-- TOPICS_OF_MEMBER_FULL: how many a member has made.
+CREATE INDEX topic_created_by
+    ON mesh.topic (mesh_id, created_by) WHERE created_by IS NOT NULL;
 
 CREATE TABLE mesh.topic_subscription (
     mesh_id   UUID NOT NULL,
@@ -173,8 +179,14 @@ CREATE TABLE mesh.queue (
     -- Stands for the queue where a member would stand as a recipient.
     queue_id   UUID    NOT NULL,
     created_at BIGINT NOT NULL,
+    -- Who may delete it besides owners; NULL for the broker's operator.
+    created_by UUID,
     PRIMARY KEY (mesh_id, name)
 );
+
+-- QUEUES_OF_MEMBER_FULL: how many a member has made.
+CREATE INDEX queue_created_by
+    ON mesh.queue (mesh_id, created_by) WHERE created_by IS NOT NULL;
 
 CREATE TABLE mesh.client_message_dedupe (
     mesh_id             UUID    NOT NULL,

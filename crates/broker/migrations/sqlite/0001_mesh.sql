@@ -147,8 +147,14 @@ CREATE TABLE topic (
     mesh_id    BLOB    NOT NULL,
     name       TEXT    NOT NULL,
     created_at INTEGER NOT NULL,
+    -- Who may delete it besides owners; NULL for the broker's operator.
+    created_by BLOB,
     PRIMARY KEY (mesh_id, name)
 ) STRICT, WITHOUT ROWID;
+
+-- TOPICS_OF_MEMBER_FULL: how many a member has made.
+CREATE INDEX topic_created_by
+    ON topic (mesh_id, created_by) WHERE created_by IS NOT NULL;
 
 CREATE TABLE topic_subscription (
     mesh_id   BLOB NOT NULL,
@@ -165,8 +171,14 @@ CREATE TABLE queue (
     -- Stands for the queue where a member would stand as a recipient.
     queue_id   BLOB    NOT NULL,
     created_at INTEGER NOT NULL,
+    -- Who may delete it besides owners; NULL for the broker's operator.
+    created_by BLOB,
     PRIMARY KEY (mesh_id, name)
 ) STRICT, WITHOUT ROWID;
+
+-- QUEUES_OF_MEMBER_FULL: how many a member has made.
+CREATE INDEX queue_created_by
+    ON queue (mesh_id, created_by) WHERE created_by IS NOT NULL;
 
 CREATE TABLE client_message_dedupe (
     mesh_id             BLOB    NOT NULL,

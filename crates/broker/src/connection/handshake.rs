@@ -112,6 +112,7 @@ async fn admit(
         refused @ (Greeted::Unknown
         | Greeted::Inactive
         | Greeted::Retired
+        | Greeted::TooManyRetired
         | Greeted::AlreadyConnected
         | Greeted::Restored) => return Err(refusal(broker, &refused)),
     };
@@ -173,6 +174,10 @@ fn refusal(broker: &Broker, greeted: &Greeted) -> End {
     match greeted {
         Greeted::Inactive => close(CloseKind::Revoked, "the member was revoked or has left"),
         Greeted::Retired => close(CloseKind::Revoked, "the instance was retired"),
+        Greeted::TooManyRetired => {
+            let detail = "the member has retired as many instances as it may";
+            close(CloseKind::Revoked, detail)
+        }
         Greeted::AlreadyConnected => {
             let detail = "another instance is connected, and the mesh prefers the oldest";
             close(CloseKind::AlreadyConnected, detail)

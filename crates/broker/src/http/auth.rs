@@ -113,6 +113,17 @@ pub(super) async fn joining(call: &Call) -> Result<(Mesh, PublicKey), Problem> {
 
 /// An owner of the mesh, or the operator, who is no member.
 pub(super) async fn owner_or_operator(call: &Call) -> Result<(Mesh, Option<MemberId>), Problem> {
+    match anybody(call).await? {
+        (mesh, None) => Ok((mesh, None)),
+        (mesh, Some((member_id, Role::Owner))) => Ok((mesh, Some(member_id))),
+        (_, Some((_, Role::Member))) => {
+            Err(Problem::new(Code::OwnerNeeded, "only an owner of the mesh may do this"))
+        }
+    }
+}
+
+/// A member with its role, or the operator, who is no member.
+pub(super) async fn anybody(call: &Call) -> Result<(Mesh, Option<(MemberId, Role)>), Problem> {
     if call.headers.contains_key(AUTHORIZATION) {
         operator(call)?;
         let mesh = mesh(call).await?;

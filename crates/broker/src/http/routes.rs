@@ -23,8 +23,10 @@ pub(super) enum Route {
     TopicCreate,
     TopicSubscribe,
     TopicUnsubscribe,
+    TopicDelete,
     Queues,
     QueueCreate,
+    QueueDelete,
     History,
 }
 
@@ -43,8 +45,10 @@ pub(super) const ROUTES: &[(&str, &str, Route)] = &[
     ("POST", "/v1/meshes/{mesh}/topics",                   Route::TopicCreate     ),
     ("POST", "/v1/meshes/{mesh}/topics/{name}/subscribe",  Route::TopicSubscribe  ),
     ("POST", "/v1/meshes/{mesh}/topics/{name}/unsubscribe", Route::TopicUnsubscribe),
+    ("DELETE", "/v1/meshes/{mesh}/topics/{name}",          Route::TopicDelete     ),
     ("GET",  "/v1/meshes/{mesh}/queues",                   Route::Queues          ),
     ("POST", "/v1/meshes/{mesh}/queues",                   Route::QueueCreate     ),
+    ("DELETE", "/v1/meshes/{mesh}/queues/{name}",          Route::QueueDelete     ),
     ("GET",  "/v1/meshes/{mesh}/history",                  Route::History         ),
 ];
 

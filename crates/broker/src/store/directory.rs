@@ -162,7 +162,7 @@ pub enum Made {
     New,
     /// It was there.
     There,
-    /// The mesh has as many as it may have.
+    /// The mesh, or the member in it, has as many as it may have.
     TooMany,
 }
 
@@ -288,16 +288,17 @@ impl Store {
         }
     }
 
-    /// Makes a topic, unless it is there.
+    /// Makes a topic, unless it is there; for a member, or for the operator.
     pub async fn topic_create(
         &self,
         mesh_id: MeshId,
         name: &str,
+        by: Option<MemberId>,
         now: UnixMs,
     ) -> Result<Made, StoreError> {
         match self {
-            Self::Sqlite(store) => store.topic_create(mesh_id, name, now).await,
-            Self::Postgres(store) => store.topic_create(mesh_id, name, now).await,
+            Self::Sqlite(store) => store.topic_create(mesh_id, name, by, now).await,
+            Self::Postgres(store) => store.topic_create(mesh_id, name, by, now).await,
         }
     }
 
@@ -319,13 +320,14 @@ impl Store {
     pub async fn queue_create(
         &self,
         mesh_id: MeshId,
-        name: &str,
-        queue_id: QueueId,
+        (name, queue_id): (&str, QueueId),
+        by: Option<MemberId>,
         now: UnixMs,
     ) -> Result<Made, StoreError> {
+        let named = (name, queue_id);
         match self {
-            Self::Sqlite(store) => store.queue_create(mesh_id, name, queue_id, now).await,
-            Self::Postgres(store) => store.queue_create(mesh_id, name, queue_id, now).await,
+            Self::Sqlite(store) => store.queue_create(mesh_id, named, by, now).await,
+            Self::Postgres(store) => store.queue_create(mesh_id, named, by, now).await,
         }
     }
 

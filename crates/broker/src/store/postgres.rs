@@ -5,6 +5,7 @@ mod accept;
 mod audit;
 mod check;
 mod dedupe;
+mod deletion;
 mod delivery;
 mod history;
 mod invite;

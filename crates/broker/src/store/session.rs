@@ -87,6 +87,8 @@ pub enum Greeted {
     Inactive,
     /// The instance was retired: it is refused for ever.
     Retired,
+    /// The member would have retired more instances than it may.
+    TooManyRetired,
     /// Another instance is connected, and the mesh prefers the oldest.
     AlreadyConnected,
     /// The store is not in the life in which the broker began.
@@ -153,6 +155,10 @@ status! {
         MemberRevoked = "member_revoked",
         /// A member has gone by itself.
         MemberLeft = "member_left",
+        /// A topic was deleted.
+        TopicDeleted = "topic_deleted",
+        /// A work queue was deleted.
+        QueueDeleted = "queue_deleted",
     }
 }
 
@@ -189,7 +195,7 @@ impl Audited {
     }
 }
 
-fn event(id: AuditEventId, at: UnixMs, kind: AuditKind, detail: &Value) -> AuditEvent {
+pub(super) fn event(id: AuditEventId, at: UnixMs, kind: AuditKind, detail: &Value) -> AuditEvent {
     AuditEvent { id, at, kind: kind.as_str().to_owned(), detail: detail.to_string() }
 }
 

@@ -4,6 +4,7 @@ mod accept;
 mod audit;
 mod check;
 mod dedupe;
+mod deletion;
 mod delivery;
 mod history;
 mod invite;
@@ -177,9 +178,9 @@ mod tests {
         sql::prepares(&connection, rows::ALL);
         #[rustfmt::skip]
         let files = [
-            ALL, accept::ALL, audit::ALL, dedupe::ALL, delivery::ALL, history::ALL, invite::ALL,
-            member::ALL, mesh::ALL, policy::ALL, presence::ALL, queue::ALL, request::ALL,
-            session::ALL, sweep::ALL, topic::ALL,
+            ALL, accept::ALL, audit::ALL, dedupe::ALL, deletion::ALL, delivery::ALL, history::ALL,
+            invite::ALL, member::ALL, mesh::ALL, policy::ALL, presence::ALL, queue::ALL,
+            request::ALL, session::ALL, sweep::ALL, topic::ALL,
         ];
         for statements in files {
             sql::prepares(&connection, statements);

@@ -1,6 +1,7 @@
 //! The HTTP API through a real socket, as one suite on both stores.
 
 mod asked;
+mod deletion;
 mod hostile;
 mod joining;
 mod policies;
@@ -30,6 +31,11 @@ const CASES: &[Case<Served>] = &[
     Case { name: "an invite lets in, once per use", run: |s| Box::pin(joining::invites(s)) },
     Case { name: "an invite ends", run: |s| Box::pin(joining::ended(s)) },
     Case { name: "a key joins once", run: |s| Box::pin(joining::keys_once(s)) },
+    Case { name: "a name is one active member's", run: |s| Box::pin(joining::names_once(s)) },
+    Case { name: "who made it may delete it", run: |s| Box::pin(deletion::whose(s)) },
+    Case { name: "what was sent outlives its topic", run: |s| Box::pin(deletion::topics(s)) },
+    Case { name: "work is not lost with its queue", run: |s| Box::pin(deletion::queues(s)) },
+    Case { name: "a member makes so many", run: |s| Box::pin(deletion::so_many(s)) },
     Case { name: "two racers, one use", run: |s| Box::pin(joining::racers(s)) },
     Case { name: "what is signed is what is served", run: |s| Box::pin(hostile::signatures(s)) },
     Case { name: "a nonce counts once", run: |s| Box::pin(hostile::nonces(s)) },

@@ -295,7 +295,7 @@ async fn history(f: &Fixture, member: usize, after_seq: i64, limit: i64) -> Vec<
 
 async fn visible(f: &Fixture) {
     let (dm1, dm2) = (pubkey(1), pubkey(2));
-    f.store.topic_create(f.mesh_id, "secret", NOW).await.unwrap();
+    f.store.topic_create(f.mesh_id, "secret", None, NOW).await.unwrap();
     f.store.topic_subscribe(f.mesh_id, "secret", f.members[0]).await.unwrap();
     let to = [TOPIC, WORK, ("dm", &dm2), ("dm", &dm1), ("topic", "secret"), TOPIC];
     let items = to.iter().enumerate().map(|(n, to)| f.item(0, &format!("m{n}"), *to, "hi"));

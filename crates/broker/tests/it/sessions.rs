@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use semel_broker::hints;
-use semel_broker::limits::{GHOST_AFTER, Timings};
-use semel_broker::store::{AuditKind, Ended, MemberStatus, Store};
+use semel_broker::limits::{GHOST_AFTER, RETIRED_OF_MEMBER_MAX, Timings};
+use semel_broker::store::{AuditKind, Ended, Greeted, MemberStatus, Store};
 use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
 use semel_core::id::{InstanceId, UuidId};
@@ -332,6 +332,34 @@ async fn who_was_retired_is_refused_for_ever_and_sends_nothing_more() {
         let itself = |hello: &mut Hello| hello.retire = vec![hello.instance_id];
         let (_, _, refused) = hello(&doors.one, 0, itself).await;
         assert_eq!(refused.unwrap_err().code, 4008);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_retires_so_many_and_no_more() {
+    for fixture in both().await {
+        let retire = async |first: i64, count: i64| {
+            let ids = first..first + count;
+            let mut new = fixture.new_session(0, 60);
+            new.retire = ids.map(|id| instance(1000 + u128::try_from(id).unwrap())).collect();
+            new.event_ids = [(); 3].map(|()| fixture.mint.uuid());
+            fixture.store.hello(&new).await.unwrap()
+        };
+        for first in (0..RETIRED_OF_MEMBER_MAX).step_by(64) {
+            let greeted = retire(first, 64).await;
+            assert!(matches!(greeted, Greeted::Welcome { .. }), "{first}: {greeted:?}");
+        }
+        assert_eq!(retire(RETIRED_OF_MEMBER_MAX, 1).await, Greeted::TooManyRetired);
+        // Those that are retired may be named again, and others of the member still come.
+        let again = retire(0, 64).await;
+        assert!(matches!(again, Greeted::Welcome { .. }), "{again:?}");
+        let count = "UPDATE mesh.retired_instance SET retired_at = retired_at";
+        let count = fixture.plant(count).await;
+        assert_eq!(i64::try_from(count).unwrap(), RETIRED_OF_MEMBER_MAX);
+        let mut other = fixture.new_session(1, 60);
+        other.retire = vec![instance(1)];
+        let other = fixture.store.hello(&other).await.unwrap();
+        assert!(matches!(other, Greeted::Welcome { .. }), "{other:?}");
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use semel_broker::accept::Verdict;
-use semel_broker::store::{Arrived, Asked, Ended, Greeted, MemberStatus, Store};
+use semel_broker::store::{
+    Arrived, Asked, Deleted, Deleter, Ended, Greeted, InUse, MemberStatus, Store,
+};
 use semel_core::code::Code;
 use semel_core::fingerprint::{BodyHash, Fingerprint};
 use semel_core::id::UuidId;
@@ -355,6 +357,42 @@ async fn a_members_end_waits_for_its_accepts() {
         assert_eq!(verdict, Verdict::Stale);
     };
     waits_for_accepts(end).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_not_deleted_under_work_that_comes() {
+    let f = Arc::new(support::postgres().await);
+    let address = f.address.clone().unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(&address, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let waiting = async |wanted: i64| {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                        AND datname = current_database()";
+        while client.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) < wanted {
+            tokio::task::yield_now().await;
+        }
+    };
+    // Numbers come last: an accept that waits for its own has chosen its queue.
+    client.batch_execute("BEGIN; SELECT 1 FROM mesh.mesh FOR UPDATE").await.unwrap();
+    let accept = tokio::spawn({
+        let f = Arc::clone(&f);
+        async move { f.accept_one(f.item(0, "work", ("queue", "work"), "do")).await }
+    });
+    waiting(1).await;
+    let delete = tokio::spawn({
+        let f = Arc::clone(&f);
+        let by = (Deleter { member_id: None, may_all: true }, InUse::Refuse);
+        async move { f.store.queue_delete(f.mesh_id, "work", by, f.audited()).await.unwrap() }
+    });
+    let waits = tokio::select! {
+        () = waiting(2) => true,
+        () = async { while !delete.is_finished() { tokio::task::yield_now().await } } => false,
+    };
+    client.batch_execute("COMMIT").await.unwrap();
+    let accepted = accept.await.unwrap();
+    assert!(matches!(accepted, Verdict::Accepted { .. }), "{accepted:?}");
+    assert_eq!((waits, delete.await.unwrap()), (true, Deleted::InUse));
 }
 
 async fn waits_for_accepts<Ending>(ending: impl FnOnce(Arc<Fixture>) -> Ending)

@@ -141,11 +141,11 @@ async fn filled(
             store.member_add(mesh_id, &member, NOW).await.unwrap();
         }
     }
-    store.topic_create(mesh_id, "builds", NOW).await.unwrap();
+    store.topic_create(mesh_id, "builds", None, NOW).await.unwrap();
     for member in &members[..2] {
         assert!(store.topic_subscribe(mesh_id, "builds", *member).await.unwrap());
     }
-    store.queue_create(mesh_id, "work", mint.uuid(), NOW).await.unwrap();
+    store.queue_create(mesh_id, ("work", mint.uuid()), None, NOW).await.unwrap();
     let (sessions, leased_at) = (Vec::new(), AtomicU64::new(0));
     let mut fixture =
         Fixture { store, mesh_id, members, sessions, mint, address, folder, leased_at };

@@ -157,10 +157,10 @@ impl<'a> Replay<'a> {
             store.mesh_create(mesh_id, &format!("mesh-{number}"), &owner, START).await.unwrap()
         );
         assert_eq!(tables.execute(CONCURRENT, &[mesh_id.as_uuid()]).await, 1);
-        store.topic_create(mesh_id, TOPIC, START).await.unwrap();
+        store.topic_create(mesh_id, TOPIC, None, START).await.unwrap();
         assert!(store.topic_subscribe(mesh_id, TOPIC, member_id).await.unwrap());
         let queue_id = UuidId::new(Uuid::from_u128(1));
-        store.queue_create(mesh_id, QUEUE, queue_id, START).await.unwrap();
+        store.queue_create(mesh_id, (QUEUE, queue_id), None, START).await.unwrap();
         let mut replay = Self {
             store,
             tables,
@@ -263,6 +263,7 @@ impl<'a> Replay<'a> {
             refused @ (Greeted::Unknown
             | Greeted::Inactive
             | Greeted::Retired
+            | Greeted::TooManyRetired
             | Greeted::AlreadyConnected
             | Greeted::Restored) => panic!("{refused:?}"),
         };

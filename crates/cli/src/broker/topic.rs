@@ -76,7 +76,7 @@ pub(super) async fn topic(command: &TopicCommand) -> Result<(), Failure> {
             plain_name(topic)?;
             let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
-            let made = store.topic_create(mesh.mesh_id, topic, now()).await;
+            let made = store.topic_create(mesh.mesh_id, topic, None, now()).await;
             made.map_err(|error| failed(&error)).and_then(|made| told(made, "topics"))
         }
         TopicCommand::List { mesh, json, target } => {
@@ -103,7 +103,7 @@ pub(super) async fn queue(command: &QueueCommand) -> Result<(), Failure> {
             plain_name(queue)?;
             let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
-            let made = store.queue_create(mesh.mesh_id, queue, mint().uuid(), now()).await;
+            let made = store.queue_create(mesh.mesh_id, (queue, mint().uuid()), None, now()).await;
             made.map_err(|error| failed(&error)).and_then(|made| told(made, "queues"))
         }
         QueueCommand::List { mesh, json, target } => {

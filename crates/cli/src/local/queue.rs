@@ -23,6 +23,14 @@ enum Command {
         /// Its name
         queue: String,
     },
+    /// Delete a queue that you have made, or any as an owner
+    Delete {
+        /// Its name
+        queue: String,
+        /// Throw the work away that waits in it, also what somebody has taken
+        #[arg(long)]
+        discard: bool,
+    },
     /// List queues
     List {
         /// So many at the most
@@ -58,6 +66,14 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             match daemon.form {
                 Form::Json => say(&answer.to_string()),
                 Form::Text => say(&format!("queue:{queue} is there")),
+            }
+        }
+        Command::Delete { queue, discard } => {
+            let body = json!({"queue": queue, "discard": discard});
+            let answer = daemon.post("/v1/queue/delete", &body).await?;
+            match daemon.form {
+                Form::Json => say(&answer.to_string()),
+                Form::Text => say(&format!("queue:{queue} is deleted")),
             }
         }
         Command::List { limit } => {

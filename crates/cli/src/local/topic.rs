@@ -39,6 +39,14 @@ enum Command {
         /// Its name
         topic: String,
     },
+    /// Delete a topic that you have made, or any as an owner; what was posted is still delivered
+    Delete {
+        /// Its name
+        topic: String,
+        /// Also while other members subscribe to it: they get nothing more from it
+        #[arg(long)]
+        confirm: bool,
+    },
     /// Post a message
     Post {
         /// The topic
@@ -73,6 +81,14 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             }
             let posted = daemon.post("/v1/topic/post", &body).await?;
             return daemon.show(&posted, lines);
+        }
+        Command::Delete { topic, confirm } => {
+            let body = json!({"topic": topic, "confirm": confirm});
+            let answer = daemon.post("/v1/topic/delete", &body).await?;
+            return match daemon.form {
+                Form::Json => say(&answer.to_string()),
+                Form::Text => say(&format!("#{} is deleted", topic.trim_start_matches('#'))),
+            };
         }
         Command::Create { topic } => ("/v1/topic/create", topic, "is there, and subscribed to"),
         Command::Subscribe { topic } => ("/v1/topic/subscribe", topic, "is subscribed to"),

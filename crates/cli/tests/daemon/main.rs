@@ -12,6 +12,7 @@ mod ephemeral;
 mod full_disk;
 mod killed;
 mod lost;
+mod names;
 mod plain;
 mod process;
 mod read_only;

@@ -6,7 +6,7 @@ use semel_wire::http::{self, Body, MemberItem, MemberStatus, NewInvite, Role};
 use semel_wire::link::JoinLink;
 
 use super::{ApiError, BrokerApi};
-use crate::remote::{Asking, Invite, Profile, Queue, Remote, RemoteError, Topic};
+use crate::remote::{Anyway, Asking, Invite, Profile, Queue, Remote, RemoteError, Topic};
 use crate::store::peer::Peer;
 
 impl From<ApiError> for RemoteError {
@@ -78,6 +78,14 @@ impl Remote for BrokerApi {
             };
             Ok(topics.map(topic).collect())
         })
+    }
+
+    fn topic_delete(&self, name: String, anyway: Anyway) -> Asking<'_, ()> {
+        Box::pin(async move { Ok(self.topic_delete(&name, anyway).await?) })
+    }
+
+    fn queue_delete(&self, name: String, anyway: Anyway) -> Asking<'_, ()> {
+        Box::pin(async move { Ok(self.queue_delete(&name, anyway).await?) })
     }
 
     fn queue_create(&self, name: String) -> Asking<'_, Queue> {

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::Daemon;
 use crate::link::Ask;
-use crate::remote::{Profile, Queue, Remote, RemoteError, Topic};
+use crate::remote::{Anyway, Profile, Queue, Remote, RemoteError, Topic};
 use crate::store::peer::Peer;
 
 /// Statuses that a broker's refusal may have here; what else it says is its own trouble.
@@ -159,6 +159,13 @@ pub(super) async fn topic_unsubscribe(mut call: Call<Daemon>) -> Result<Reply, P
     Ok(Reply::value(&topic(&remote(&call.state)?.topic_unsubscribe(name).await?)))
 }
 
+/// `POST /v1/topic/delete`.
+pub(super) async fn topic_delete(mut call: Call<Daemon>) -> Result<Reply, Problem> {
+    let (name, anyway) = (topic_name(&mut call)?, anyway(&call, "confirm"));
+    remote(&call.state)?.topic_delete(name, anyway).await?;
+    Ok(Reply::value(&json!({"status": "ok"})))
+}
+
 /// `GET /v1/topic/list`.
 pub(super) async fn topic_list(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let (after, limit) = (call.query.text("after"), call.query.number("limit"));
@@ -172,6 +179,13 @@ pub(super) async fn topic_list(mut call: Call<Daemon>) -> Result<Reply, Problem>
 pub(super) async fn queue_create(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let name = call.body.text("queue").unwrap_or_default();
     Ok(Reply::value(&queue(&remote(&call.state)?.queue_create(name).await?)))
+}
+
+/// `POST /v1/queue/delete`.
+pub(super) async fn queue_delete(mut call: Call<Daemon>) -> Result<Reply, Problem> {
+    let (name, anyway) = (call.body.text("queue").unwrap_or_default(), anyway(&call, "discard"));
+    remote(&call.state)?.queue_delete(name, anyway).await?;
+    Ok(Reply::value(&json!({"status": "ok"})))
 }
 
 /// `GET /v1/queue/list`.
@@ -208,6 +222,10 @@ pub(super) async fn revoke(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let pubkey = call.body.text("pubkey").unwrap_or_default();
     remote(&call.state)?.member_revoke(pubkey).await?;
     Ok(Reply::value(&json!({"status": "ok"})))
+}
+
+fn anyway(call: &Call<Daemon>, flag: &str) -> Anyway {
+    if call.body.maybe_flag(flag) == Some(true) { Anyway::Yes } else { Anyway::No }
 }
 
 fn topic_name(call: &mut Call<Daemon>) -> Result<String, Problem> {

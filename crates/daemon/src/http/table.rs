@@ -263,6 +263,15 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        body: &[
+            TOPIC,
+            Field::new("confirm", Kind::Flag, "also while other members subscribe to it"),
+        ],
+        answers: &[json(200, "it is gone", schema::done)],
+        problems: REFUSALS,
+        ..post("/v1/topic/delete", "Deletes a topic", |call| Box::pin(mesh::topic_delete(call)))
+    },
+    Route {
         query: BY_NAME,
         answers: &[json(200, "topics by name", schema::topics)],
         problems: REFUSALS,
@@ -273,6 +282,12 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         answers: &[json(200, "the queue", schema::queue)],
         problems: REFUSALS,
         ..post("/v1/queue/create", "Makes a queue", |call| Box::pin(mesh::queue_create(call)))
+    },
+    Route {
+        body: &[QUEUE, Field::new("discard", Kind::Flag, "throw the work away that waits in it")],
+        answers: &[json(200, "it is gone", schema::done)],
+        problems: REFUSALS,
+        ..post("/v1/queue/delete", "Deletes a queue", |call| Box::pin(mesh::queue_delete(call)))
     },
     Route {
         query: BY_NAME,

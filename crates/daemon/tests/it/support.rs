@@ -99,7 +99,7 @@ impl Mesh {
                 assert!(
                     store.mesh_create(mesh.mesh_id, MESH, &member, clock.wall()).await.unwrap()
                 );
-                store.topic_create(mesh.mesh_id, "builds", clock.wall()).await.unwrap();
+                store.topic_create(mesh.mesh_id, "builds", None, clock.wall()).await.unwrap();
             } else {
                 store.member_add(mesh.mesh_id, &member, clock.wall()).await.unwrap();
             }

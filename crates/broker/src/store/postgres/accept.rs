@@ -83,6 +83,7 @@ statements! {
                            AND member.status = 'active'
                          LIMIT 1) AS active";
 
+    /// A queue is held to the end, so that it is not deleted before its work is in it.
     TARGETS = "
         SELECT asked.number::bigint,
                (SELECT 1
@@ -114,7 +115,8 @@ statements! {
                   FROM mesh.queue
                  WHERE asked.kind = 'queue'
                    AND queue.mesh_id = $1
-                   AND queue.name = asked.reference)
+                   AND queue.name = asked.reference
+                   FOR KEY SHARE)
           FROM unnest($2::text[], $3::text[], $4::uuid[])
                WITH ORDINALITY AS asked (kind, reference, sender, number)";
 

@@ -21,6 +21,9 @@ const ARGUMENTS: &[(&str, &str)] = &[
     ("PAGE_END", "ID(1), ID(7), 'id 7', 10"),
     ("EXTEND", "ID(1), ID(7), 'id 7', 1000000, ID(7), 'id 9'"),
     ("EXTEND_REST", "ID(1), ID(499), 'id 9', 1000000"),
+    // Of as many as a member may have.
+    ("RETIRED_COUNT", "ID(1), ID(7), ARRAY[ID(9), ID(507)], 5"),
+    ("QUEUE_DISCARD", "ID(1), ID(7), 5"),
     ("INVITES_FULL", "ID(1), 100, 10"),
     // Everybody is there.
     ("ROSTER", "ID(1), 4000000000000, 100"),
@@ -77,12 +80,12 @@ const ROWS: &str = "
         SELECT mesh, id, id, n, id, n FROM n;
     INSERT INTO mesh.retired_instance (mesh_id, member_id, instance_id, retired_at)
         SELECT mesh, id, id, n FROM n;
-    INSERT INTO mesh.topic (mesh_id, name, created_at)
-        SELECT mesh, 'topic ' || n, n FROM n;
+    INSERT INTO mesh.topic (mesh_id, name, created_at, created_by)
+        SELECT mesh, 'topic ' || n, n, member FROM n;
     INSERT INTO mesh.topic_subscription (mesh_id, topic, member_id, from_seq)
         SELECT mesh, topic, id, n FROM n;
-    INSERT INTO mesh.queue (mesh_id, name, queue_id, created_at)
-        SELECT mesh, 'queue ' || n, id, n FROM n;
+    INSERT INTO mesh.queue (mesh_id, name, queue_id, created_at, created_by)
+        SELECT mesh, 'queue ' || n, id, n, member FROM n;
     INSERT INTO mesh.client_message_dedupe
            (mesh_id, sender_member_id, client_message_id, broker_message_id, request_fingerprint,
             destination_kind, destination_ref, first_seen_at, expires_at)
@@ -134,9 +137,9 @@ fn scans(plan: &str) -> bool {
 #[rustfmt::skip]
 fn statements() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     let files = [
-        ALL, accept::ALL, audit::ALL, check::ALL, dedupe::ALL, delivery::ALL, history::ALL,
-        invite::ALL, member::ALL, mesh::ALL, policy::ALL, presence::ALL, queue::ALL, request::ALL,
-        session::ALL, sweep::ALL, topic::ALL,
+        ALL, accept::ALL, audit::ALL, check::ALL, dedupe::ALL, deletion::ALL, delivery::ALL,
+        history::ALL, invite::ALL, member::ALL, mesh::ALL, policy::ALL, presence::ALL, queue::ALL,
+        request::ALL, session::ALL, sweep::ALL, topic::ALL,
     ];
     files.into_iter().flatten()
 }

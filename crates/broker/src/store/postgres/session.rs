@@ -14,6 +14,7 @@ use super::PostgresStore;
 use super::audit::audit_in_tx;
 use super::presence::{bytes, presence_end_in_tx, presence_in_tx, presence_others_end_in_tx};
 use crate::accept::Session;
+use crate::limits::RETIRED_OF_MEMBER_MAX;
 use crate::store::session::{Admission, Connected, Greeter, policy};
 use crate::store::{Greeted, NewSession};
 
@@ -53,6 +54,24 @@ statements! {
            AND ($3 OR instance_id = ANY ($4))
          ORDER BY instance_id
            FOR UPDATE";
+
+    /// How many there would be, and how many of these are new.
+    RETIRED_COUNT = "
+        SELECT (SELECT count(*)
+                  FROM (SELECT 1
+                          FROM mesh.retired_instance AS known
+                         WHERE known.mesh_id = $1
+                           AND known.member_id = $2
+                         ORDER BY known.instance_id
+                         LIMIT $4) AS counted),
+               (SELECT count(*)
+                  FROM unnest($3::uuid[]) AS asked (instance_id)
+                 WHERE (SELECT 1
+                          FROM mesh.retired_instance AS known
+                         WHERE known.mesh_id = $1
+                           AND known.member_id = $2
+                           AND known.instance_id = asked.instance_id
+                         LIMIT 1) IS NULL)";
 
     RETIRE = "
         INSERT INTO mesh.retired_instance (mesh_id, member_id, instance_id, retired_at)
@@ -117,6 +136,9 @@ impl PostgresStore {
             audit_in_tx(&tx, new.mesh_id, &admission.events(new, member_id, &[])).await?;
             return tx.commit().await.map(|()| Greeted::AlreadyConnected);
         }
+        if !may_retire_in_tx(&tx, new, member_id).await? {
+            return Ok(Greeted::TooManyRetired);
+        }
         let retired = end_in_tx(&tx, new, member_id, &admission).await?;
         let broker = new.broker_id.as_uuid();
         let nonce = new.hello_nonce.0.as_slice();
@@ -139,6 +161,24 @@ fn connected(row: &tokio_postgres::Row) -> Result<Connected, StoreError> {
         host_fingerprint: bytes(row, 1)?,
         is_live: row.try_get(2)?,
     })
+}
+
+/// Whoever is retired is remembered for ever, also one of which this store knows nothing: it may
+/// never have come, or be older than a backup. So there is a most of them.
+async fn may_retire_in_tx(
+    tx: &Transaction,
+    new: &NewSession,
+    member_id: MemberId,
+) -> Result<bool, StoreError> {
+    if new.retire.is_empty() {
+        return Ok(true);
+    }
+    let (mesh, member) = (new.mesh_id.as_uuid(), member_id.as_uuid());
+    let retire: Vec<Uuid> = new.retire.iter().map(|id| id.as_uuid()).collect();
+    let by: super::Parameters<'_> = &[&mesh, &member, &retire, &RETIRED_OF_MEMBER_MAX];
+    let Some(row) = tx.query_opt(RETIRED_COUNT, by).await? else { return Ok(true) };
+    let (known, unknown): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(unknown == 0 || known + unknown <= RETIRED_OF_MEMBER_MAX)
 }
 
 /// Ends the sessions that this hello takes the place of or retires, and says which instances were

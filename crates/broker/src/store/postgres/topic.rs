@@ -5,13 +5,15 @@ use semel_core::id::{MemberId, MeshId, QueueId};
 use semel_store::{StoreError, statements};
 
 use super::PostgresStore;
-use crate::limits::{POSTGRES_BATCH_ROWS, QUEUES_MAX, TOPICS_MAX};
+use crate::limits::{
+    POSTGRES_BATCH_ROWS, QUEUES_MAX, QUEUES_OF_MEMBER_MAX, TOPICS_MAX, TOPICS_OF_MEMBER_MAX,
+};
 use crate::store::Made;
 
 statements! {
     TOPIC_INSERT = "
-        INSERT INTO mesh.topic (mesh_id, name, created_at)
-        VALUES ($1, $2, $3)
+        INSERT INTO mesh.topic (mesh_id, name, created_at, created_by)
+        VALUES ($1, $2, $3, $4)
             ON CONFLICT DO NOTHING";
 
     TOPIC_FIND = "
@@ -26,6 +28,13 @@ statements! {
          WHERE mesh_id = $1
          ORDER BY name
          LIMIT 1 OFFSET $2::bigint - 1";
+
+    TOPICS_OF_MEMBER_FULL = "
+        SELECT 1
+          FROM mesh.topic
+         WHERE mesh_id = $1
+           AND created_by = $2
+         LIMIT 1 OFFSET $3::bigint - 1";
 
     /// Every name is more than empty: nothing is before the first page.
     TOPIC_LIST = "
@@ -77,8 +86,8 @@ statements! {
          ORDER BY asked.number";
 
     QUEUE_INSERT = "
-        INSERT INTO mesh.queue (mesh_id, name, queue_id, created_at)
-        VALUES ($1, $2, $3, $4)
+        INSERT INTO mesh.queue (mesh_id, name, queue_id, created_at, created_by)
+        VALUES ($1, $2, $3, $4, $5)
             ON CONFLICT DO NOTHING";
 
     QUEUE_FIND = "
@@ -93,6 +102,13 @@ statements! {
          WHERE mesh_id = $1
          ORDER BY name
          LIMIT 1 OFFSET $2::bigint - 1";
+
+    QUEUES_OF_MEMBER_FULL = "
+        SELECT 1
+          FROM mesh.queue
+         WHERE mesh_id = $1
+           AND created_by = $2
+         LIMIT 1 OFFSET $3::bigint - 1";
 
     QUEUE_LIST = "
         SELECT name
@@ -123,17 +139,21 @@ impl PostgresStore {
         &self,
         mesh_id: MeshId,
         name: &str,
+        by: Option<MemberId>,
         now: UnixMs,
     ) -> Result<Made, StoreError> {
-        let mesh = mesh_id.as_uuid();
+        let (mesh, by) = (mesh_id.as_uuid(), by.map(|member| member.as_uuid()));
         let tx = self.postgres.begin().await?;
         if tx.query_opt(TOPIC_FIND, &[&mesh, &name]).await?.is_some() {
             return Ok(Made::There);
         }
-        if tx.query_opt(TOPICS_FULL, &[&mesh, &TOPICS_MAX]).await?.is_some() {
+        let full = tx.query_opt(TOPICS_FULL, &[&mesh, &TOPICS_MAX]).await?;
+        let max = TOPICS_OF_MEMBER_MAX;
+        let of_member = tx.query_opt(TOPICS_OF_MEMBER_FULL, &[&mesh, &by, &max]).await?;
+        if full.or(of_member).is_some() {
             return Ok(Made::TooMany);
         }
-        let made = tx.execute(TOPIC_INSERT, &[&mesh, &name, &now.0]).await?;
+        let made = tx.execute(TOPIC_INSERT, &[&mesh, &name, &now.0, &by]).await?;
         tx.commit().await.map(|()| if made == 1 { Made::New } else { Made::There })
     }
 
@@ -197,19 +217,23 @@ impl PostgresStore {
     pub(in crate::store) async fn queue_create(
         &self,
         mesh_id: MeshId,
-        name: &str,
-        queue_id: QueueId,
+        (name, queue_id): (&str, QueueId),
+        by: Option<MemberId>,
         now: UnixMs,
     ) -> Result<Made, StoreError> {
         let (mesh, queue) = (mesh_id.as_uuid(), queue_id.as_uuid());
+        let by = by.map(|member| member.as_uuid());
         let tx = self.postgres.begin().await?;
         if tx.query_opt(QUEUE_FIND, &[&mesh, &name]).await?.is_some() {
             return Ok(Made::There);
         }
-        if tx.query_opt(QUEUES_FULL, &[&mesh, &QUEUES_MAX]).await?.is_some() {
+        let full = tx.query_opt(QUEUES_FULL, &[&mesh, &QUEUES_MAX]).await?;
+        let max = QUEUES_OF_MEMBER_MAX;
+        let of_member = tx.query_opt(QUEUES_OF_MEMBER_FULL, &[&mesh, &by, &max]).await?;
+        if full.or(of_member).is_some() {
             return Ok(Made::TooMany);
         }
-        let made = tx.execute(QUEUE_INSERT, &[&mesh, &name, &queue, &now.0]).await?;
+        let made = tx.execute(QUEUE_INSERT, &[&mesh, &name, &queue, &now.0, &by]).await?;
         tx.commit().await.map(|()| if made == 1 { Made::New } else { Made::There })
     }
 

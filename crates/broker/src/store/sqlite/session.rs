@@ -12,6 +12,7 @@ use super::audit::audit_in_tx;
 use super::presence::{presence_end_in_tx, presence_in_tx, presence_others_end_in_tx};
 use super::{Beating, Key, SqliteStore, exists, key};
 use crate::accept::{Epoch, Session};
+use crate::limits::RETIRED_OF_MEMBER_MAX;
 use crate::store::session::{Admission, Connected, Greeter, policy};
 use crate::store::{Greeted, NewSession};
 
@@ -37,6 +38,12 @@ statements! {
     CONNECTED = "
         SELECT instance_id, host_fingerprint, heartbeat_at
           FROM presence
+         WHERE mesh_id = :mesh_id
+           AND member_id = :member_id";
+
+    RETIRED_COUNT = "
+        SELECT count(*)
+          FROM retired_instance
          WHERE mesh_id = :mesh_id
            AND member_id = :member_id";
 
@@ -116,6 +123,9 @@ fn hello_in_tx(tx: &Tx<'_>, new: &NewSession, beating: Beating) -> Result<Greete
         audit_in_tx(tx, new.mesh_id, &admission.events(new, member_id, &[]))?;
         return Ok(Greeted::AlreadyConnected);
     }
+    if !may_retire_in_tx(tx, new, member_id)? {
+        return Ok(Greeted::TooManyRetired);
+    }
     let retired = retire_in_tx(tx, new, member_id)?;
     if admission.ends_others() {
         tx.prepare_cached(SESSIONS_OTHERS_END)?.execute(one)?;
@@ -149,6 +159,26 @@ fn connected_in_tx(
         })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Whoever is retired is remembered for ever, also one of which this store knows nothing: it may
+/// never have come, or be older than a backup. So there is a most of them.
+fn may_retire_in_tx(
+    tx: &Tx<'_>,
+    new: &NewSession,
+    member_id: MemberId,
+) -> Result<bool, StoreError> {
+    let mut unknown = 0;
+    for instance_id in &new.retire {
+        let by = named_params! {
+            ":mesh_id": key(new.mesh_id), ":member_id": key(member_id),
+            ":instance_id": key(*instance_id),
+        };
+        unknown += i64::from(!exists(tx, RETIRED, by)?);
+    }
+    let by = named_params! {":mesh_id": key(new.mesh_id), ":member_id": key(member_id)};
+    let known: i64 = tx.prepare_cached(RETIRED_COUNT)?.query_row(by, |row| row.get(0))?;
+    Ok(unknown == 0 || known + unknown <= RETIRED_OF_MEMBER_MAX)
 }
 
 /// Says which were not retired before.

@@ -6,13 +6,13 @@ use semel_core::id::{MemberId, MeshId, QueueId};
 use semel_store::{StoreError, statements};
 
 use super::{SqliteStore, exists, key};
-use crate::limits::{QUEUES_MAX, TOPICS_MAX};
+use crate::limits::{QUEUES_MAX, QUEUES_OF_MEMBER_MAX, TOPICS_MAX, TOPICS_OF_MEMBER_MAX};
 use crate::store::Made;
 
 statements! {
     TOPIC_INSERT = "
-        INSERT INTO topic (mesh_id, name, created_at)
-        VALUES (:mesh_id, :name, :now)
+        INSERT INTO topic (mesh_id, name, created_at, created_by)
+        VALUES (:mesh_id, :name, :now, :by)
             ON CONFLICT DO NOTHING";
 
     TOPIC_FIND = "
@@ -26,6 +26,13 @@ statements! {
           FROM topic
          WHERE mesh_id = :mesh_id
          ORDER BY name
+         LIMIT 1 OFFSET :max - 1";
+
+    TOPICS_OF_MEMBER_FULL = "
+        SELECT 1
+          FROM topic
+         WHERE mesh_id = :mesh_id
+           AND created_by = :by
          LIMIT 1 OFFSET :max - 1";
 
     /// Every name is more than empty: nothing is before the first page.
@@ -70,8 +77,8 @@ statements! {
            AND topic = :name";
 
     QUEUE_INSERT = "
-        INSERT INTO queue (mesh_id, name, queue_id, created_at)
-        VALUES (:mesh_id, :name, :queue_id, :now)
+        INSERT INTO queue (mesh_id, name, queue_id, created_at, created_by)
+        VALUES (:mesh_id, :name, :queue_id, :now, :by)
             ON CONFLICT DO NOTHING";
 
     QUEUE_FIND = "
@@ -85,6 +92,13 @@ statements! {
           FROM queue
          WHERE mesh_id = :mesh_id
          ORDER BY name
+         LIMIT 1 OFFSET :max - 1";
+
+    QUEUES_OF_MEMBER_FULL = "
+        SELECT 1
+          FROM queue
+         WHERE mesh_id = :mesh_id
+           AND created_by = :by
          LIMIT 1 OFFSET :max - 1";
 
     QUEUE_LIST = "
@@ -124,6 +138,7 @@ impl SqliteStore {
         &self,
         mesh_id: MeshId,
         name: &str,
+        member: Option<MemberId>,
         now: UnixMs,
     ) -> Result<Made, StoreError> {
         let name = name.to_owned();
@@ -132,12 +147,13 @@ impl SqliteStore {
             if exists(tx, TOPIC_FIND, by)? {
                 return Ok(Made::There);
             }
-            let by = named_params! {":mesh_id": key(mesh_id), ":max": TOPICS_MAX};
-            if exists(tx, TOPICS_FULL, by)? {
+            let full = (TOPICS_FULL, TOPICS_MAX);
+            let of_member = (TOPICS_OF_MEMBER_FULL, TOPICS_OF_MEMBER_MAX);
+            if full_in_tx(tx, mesh_id, member, [full, of_member])? {
                 return Ok(Made::TooMany);
             }
             tx.prepare_cached(TOPIC_INSERT)?.execute(named_params! {
-                ":mesh_id": key(mesh_id), ":name": name, ":now": now.0,
+                ":mesh_id": key(mesh_id), ":name": name, ":now": now.0, ":by": member.map(key),
             })?;
             Ok(Made::New)
         });
@@ -216,8 +232,8 @@ impl SqliteStore {
     pub(in crate::store) async fn queue_create(
         &self,
         mesh_id: MeshId,
-        name: &str,
-        queue_id: QueueId,
+        (name, queue_id): (&str, QueueId),
+        member: Option<MemberId>,
         now: UnixMs,
     ) -> Result<Made, StoreError> {
         let name = name.to_owned();
@@ -226,13 +242,14 @@ impl SqliteStore {
             if exists(tx, QUEUE_FIND, by)? {
                 return Ok(Made::There);
             }
-            let by = named_params! {":mesh_id": key(mesh_id), ":max": QUEUES_MAX};
-            if exists(tx, QUEUES_FULL, by)? {
+            let full = (QUEUES_FULL, QUEUES_MAX);
+            let of_member = (QUEUES_OF_MEMBER_FULL, QUEUES_OF_MEMBER_MAX);
+            if full_in_tx(tx, mesh_id, member, [full, of_member])? {
                 return Ok(Made::TooMany);
             }
             tx.prepare_cached(QUEUE_INSERT)?.execute(named_params! {
                 ":mesh_id": key(mesh_id), ":name": name, ":queue_id": key(queue_id),
-                ":now": now.0,
+                ":now": now.0, ":by": member.map(key),
             })?;
             Ok(Made::New)
         });
@@ -248,6 +265,22 @@ impl SqliteStore {
         let after = after.unwrap_or_default().to_owned();
         self.sqlite.read(move |c| names(c, QUEUE_LIST, mesh_id, &after, limit)).await
     }
+}
+
+/// Whether there is no room for one more: in the mesh, or of what the member has made.
+fn full_in_tx(
+    tx: &Connection,
+    mesh_id: MeshId,
+    member: Option<MemberId>,
+    [(all, all_max), (own, own_max)]: [(&str, i64); 2],
+) -> Result<bool, StoreError> {
+    let by = named_params! {":mesh_id": key(mesh_id), ":max": all_max};
+    if exists(tx, all, by)? {
+        return Ok(true);
+    }
+    let Some(member) = member else { return Ok(false) };
+    let by = named_params! {":mesh_id": key(mesh_id), ":by": key(member), ":max": own_max};
+    exists(tx, own, by)
 }
 
 fn names(

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::support::{NOW, options, served, served_with};
-use crate::remote::{Asking, Invite, Profile, Queue, Remote, RemoteError, Topic};
+use crate::remote::{Anyway, Asking, Invite, Profile, Queue, Remote, RemoteError, Topic};
 use crate::store::peer::Peer;
 
 fn calls() -> Vec<(&'static str, Option<Value>)> {
@@ -19,8 +19,10 @@ fn calls() -> Vec<(&'static str, Option<Value>)> {
         ("/v1/topic/create", topic()),
         ("/v1/topic/subscribe", topic()),
         ("/v1/topic/unsubscribe", topic()),
+        ("/v1/topic/delete", Some(json!({"topic": "#builds", "confirm": true}))),
         ("/v1/topic/list", None),
         ("/v1/queue/create", Some(json!({"queue": "work"}))),
+        ("/v1/queue/delete", Some(json!({"queue": "work"}))),
         ("/v1/queue/list", None),
         ("/v1/peers/refresh", Some(json!({}))),
         ("/v1/profile", Some(json!({"summary": "x", "status": "y"}))),
@@ -74,6 +76,14 @@ impl Remote for Kind {
         let names = names.filter(|name| after.as_ref().is_none_or(|after| name > after));
         let topic = |name| Topic { name, subscribed: Some(false), created_at: None };
         answer(names.take(usize::try_from(limit).unwrap()).map(topic).collect())
+    }
+    fn topic_delete(&self, name: String, anyway: Anyway) -> Asking<'_, ()> {
+        assert_eq!((name.as_str(), anyway), ("builds", Anyway::Yes));
+        answer(())
+    }
+    fn queue_delete(&self, name: String, anyway: Anyway) -> Asking<'_, ()> {
+        assert_eq!((name.as_str(), anyway), ("work", Anyway::No));
+        answer(())
     }
     fn queue_create(&self, name: String) -> Asking<'_, Queue> {
         answer(Queue { name, waiting: Some(0) })
