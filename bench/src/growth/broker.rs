@@ -71,7 +71,7 @@ pub(super) async fn begin(place: &Disk) -> Result<(&'static Labels, Disk, Messag
     };
     let sender = Arc::new(prepare(store, Load::Direct).await?);
     let (mesh, id) = (sender.mesh.mesh_id, sender.mint.uuid());
-    sender.store.queue_create(mesh, QUEUE, id, sender.clock.wall()).await?;
+    sender.store.queue_create(mesh, (QUEUE, id), None, sender.clock.wall()).await?;
     Ok((labels, disk, Messages { sender, stored: 0, delivered_to: 0, queued: 0 }))
 }
 

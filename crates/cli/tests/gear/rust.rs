@@ -40,6 +40,8 @@ fn ended(world: &World, action: &str, params: &Value) -> Value {
         action,
         "--params",
         &params,
+        "--with-secrets",
+        "token",
         "--timeout",
         "2s",
     ];

@@ -225,7 +225,7 @@ pub(super) async fn revoke(mut call: Call<Daemon>) -> Result<Reply, Problem> {
 }
 
 fn anyway(call: &Call<Daemon>, flag: &str) -> Anyway {
-    if call.body.maybe_flag(flag) == Some(true) { Anyway::Yes } else { Anyway::No }
+    if call.body.flag(flag) { Anyway::Yes } else { Anyway::No }
 }
 
 fn topic_name(call: &mut Call<Daemon>) -> Result<String, Problem> {

@@ -64,7 +64,7 @@ pub(super) async fn topics(served: &Served) {
     let unsubscribed = f.accept_one(f.item(1, "again", ("topic", "builds"), "hi")).await;
     assert_eq!(unsubscribed, Verdict::Refused(Code::NotSubscribed));
     assert!(store(served).topic_subscribe(f.mesh_id, "builds", f.members[1]).await.unwrap());
-    let seen = store(served).history(f.mesh_id, f.members[1], 0, 10).await.unwrap();
+    let seen = store(served).history(f.mesh_id, f.members[1], 0, 10, usize::MAX).await.unwrap();
     assert!(seen.deliveries.is_empty(), "{seen:?}");
 }
 

@@ -143,10 +143,13 @@ impl SqliteStore {
         Age { before, now }: Age,
         limit: u32,
     ) -> Result<Vec<Id>, StoreError> {
+        // Before the writer's turn: it passes by all that is old. What comes later has a higher number.
+        let read = self.sqlite.read(move |tx| {
+            let mut statement = tx.prepare_cached(YOUNG)?;
+            Ok(statement.query_row(params![before.0, now.0], |row| row.get(0)).optional()?)
+        });
+        let young: i64 = read.await?.unwrap_or(i64::MAX);
         let write = self.sqlite.write(move |tx| {
-            let mut young = tx.prepare_cached(YOUNG)?;
-            let young = young.query_row(params![before.0, now.0], |row| row.get(0)).optional()?;
-            let young: i64 = young.unwrap_or(i64::MAX);
             let mut statement = tx.prepare_cached(OLD)?;
             let by = params![before.0, limit, young];
             let rows = statement.query_map(by, |row| row.get(0).map(JobNo))?;
