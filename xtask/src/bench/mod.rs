@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: the benchmarks, with the same private servers as the tests and with peers
-//! that are fetched where they are missing; then the page of all figures, a picture and the README's section.
+//! that are fetched where they are missing; then the page of all figures, a picture and the
+//! README's lines.
 
 mod page;
 mod peers;

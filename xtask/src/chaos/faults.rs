@@ -201,6 +201,8 @@ pub(crate) struct Faults {
     wrong: Option<(Whose, Instant)>,
     pub(crate) outages: Outages,
     pub(crate) counts: Counts,
+    /// How long things went wrong.
+    pub(crate) seconds: u64,
     /// When a process stood still for longer than a lease.
     pub(crate) stood_still: Vec<(Instant, Instant)>,
 }
@@ -209,7 +211,7 @@ impl Faults {
     pub(crate) fn new(random: Random, is_long: bool, has_long_cuts: bool) -> Self {
         let (deck, counts, outages) = (Vec::new(), Counts::default(), Outages::default());
         let (decks, frozen, wrong) = (0, None, None);
-        let stood_still = Vec::new();
+        let (seconds, stood_still) = (0, Vec::new());
         Self {
             deck,
             decks,
@@ -220,6 +222,7 @@ impl Faults {
             wrong,
             outages,
             counts,
+            seconds,
             stood_still,
         }
     }

@@ -163,13 +163,10 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
     let mut world =
         World::start(&plan.program, folder.path(), servers, faketime, &runtime, &mut random)?;
     let began = now();
-    let lived = misfortune(plan, &mut world, &runtime, &mut random).and_then(|suffered| {
-        let seconds = began.elapsed().as_secs();
-        let left = quiet(&mut world, &suffered.0, &runtime)?;
-        Ok((suffered, seconds, left))
-    });
-    let ((journal, work, faults), seconds, (arrived, unfinished)) = match lived {
-        Ok(lived) => lived,
+    let ended = misfortune(plan, &mut world, &runtime, &mut random)
+        .and_then(|suffered| Ok((quiet(&mut world, &suffered.0, &runtime)?, suffered)));
+    let ((arrived, unfinished), (journal, work, faults)) = match ended {
+        Ok(ended) => ended,
         Err(error) => {
             eprintln!("xtask: everything is left in {}", folder.keep().display());
             return Err(error);
@@ -197,7 +194,7 @@ fn run_plan(plan: &Plan) -> Result<Outcome> {
         && journal.surprises().is_empty()
         && faults.counts.ended_by_themselves.is_empty();
     let mut report = json!({
-        "seed": plan.seed, "store": store, "seconds": seconds, "faults": faults.json(),
+        "seed": plan.seed, "store": store, "seconds": faults.seconds, "faults": faults.json(),
         "connections": world.proxy.made(), "sends": journal.accepted().len(),
         "refusals": journal.refused().len(), "deliveries": arrived.len(),
         "takes": journal.taken().len(), "work": journal.seen(),
@@ -269,6 +266,7 @@ fn misfortune(
     {
         faults.next(world)?;
     }
+    faults.seconds = began.elapsed().as_secs();
     journal.stop();
     faults.thaw(world)?;
     faults.set_right(world)?;

@@ -143,7 +143,7 @@ impl SqliteStore {
         Age { before, now }: Age,
         limit: u32,
     ) -> Result<Vec<Id>, StoreError> {
-        // Before the writer's turn: it passes by all that is old. What comes later has a higher number.
+        // Before the writer's turn: it passes by all that is old. Later jobs have higher numbers.
         let read = self.sqlite.read(move |tx| {
             let mut statement = tx.prepare_cached(YOUNG)?;
             Ok(statement.query_row(params![before.0, now.0], |row| row.get(0)).optional()?)
