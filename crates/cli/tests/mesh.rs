@@ -55,7 +55,7 @@ fn lists_what_was_joined() {
     let shown = format!(
         "a     {MEMBER}  {broker}  ada\n\
          half  not joined\n\
-         work  {MEMBER}  {broker}  ada\u{fffd}[2J\n"
+         work  {MEMBER}  {broker}  ada\\u{{1b}}[2J\n"
     );
     let output = semel(user.path(), &["mesh", "list"]);
     assert_eq!(text(&output.stdout), shown);

@@ -273,6 +273,11 @@ impl Engine {
         self.inner.news.subscribe()
     }
 
+    /// How long it is since some moment, whatever the calendar says.
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.inner.parts.clock.monotonic()
+    }
+
     /// The time.
     pub fn now(&self) -> UnixMs {
         self.inner.now()

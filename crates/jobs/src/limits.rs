@@ -142,6 +142,8 @@ pub const PAGE_MAX: u32 = 500;
 pub const PAGE_SCAN_MAX: u32 = 10_000;
 /// Jobs that one call repeats.
 pub const RETRIES_MAX: usize = 5_000;
+/// How long it goes on: callers do not wait for ever.
+pub const RETRYING_MAX: Duration = Duration::from_secs(15);
 /// Lines that a gear may report in one attempt; more are dropped, and the last one says so.
 pub const REPORTS_MAX: u32 = 10_000;
 /// The same in bytes.

@@ -166,13 +166,15 @@ async fn more_failed_jobs_than_one_call_repeats_are_each_repeated_once() {
     let _held = world.hold("blocker");
     engine.run(&[world.step("blocker", "GET")]).await;
     world.arrived("blocker", 1).await;
-    let mut repeats = HashSet::new();
-    for (count, more) in [(RETRIES_MAX, true), (rest, false), (0, false)] {
+    let (mut repeats, mut calls, mut more) = (HashSet::new(), 0, true);
+    while more {
         let said = engine.post("/v1/jobs/retry", &json!({"class": "user_error"})).await;
         let jobs = said.body["jobs"].as_array().unwrap();
-        assert_eq!((jobs.len(), &said.body["more"]), (count, &json!(more)));
+        assert!(jobs.len() <= RETRIES_MAX);
         repeats.extend(jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        (calls, more) = (calls + 1, said.body["more"].as_bool().unwrap());
     }
+    assert!(calls > 1, "one call does not repeat all");
     assert_eq!(repeats.len(), RETRIES_MAX + rest);
     engine.kill();
     let file = semel_testkit::sqlite::open(&file).unwrap();

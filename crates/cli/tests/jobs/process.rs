@@ -40,10 +40,16 @@ impl Home {
 
     fn made(folder: tempfile::TempDir, more: &str) -> Self {
         std::fs::create_dir(folder.path().join("jobs")).unwrap();
+        let home = Self { folder, store: None, daemon: None };
+        home.configure(more);
+        home
+    }
+
+    /// For the next start, with more than every engine here has.
+    pub(crate) fn configure(&self, more: &str) {
         let lease = LEASE.as_millis();
         let config = format!("lease_ms = {lease}\nprivate_hosts = [\"127.0.0.1\"]\n{more}");
-        std::fs::write(folder.path().join("jobs/config.toml"), config).unwrap();
-        Self { folder, store: None, daemon: None }
+        std::fs::write(self.path().join("jobs/config.toml"), config).unwrap();
     }
 
     /// With a store that others share.

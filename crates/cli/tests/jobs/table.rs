@@ -112,6 +112,22 @@ async fn every_row_that_can_be_is_walked() {
     assert_eq!(engine.ended(&pay).await["status"], "cancelled");
     assert_eq!(engine.ended(&dies).await["error"]["code"], "workers_died");
     ids.extend([pay, dies]);
+    // A rule became stricter than what was consented to: the step asks before it is run.
+    let _held = world.hold("early");
+    let mut late = world.step("late", "PUT");
+    late["depends_on"] = json!(["early"]);
+    let stricter = engine.run(&[world.step("early", "GET"), late]).await;
+    world.arrived("early", 1).await;
+    engine.kill();
+    home.configure("[[policy]]\nmethod = \"PUT\"\nverdict = \"ask\"\n");
+    engine = home.serve();
+    let asked = engine.until(&stricter, "awaiting_approval").await;
+    assert_eq!(world.count("late"), 0, "{asked}");
+    let approval = json!({"plan_hash": asked["plan_hash"]});
+    assert_eq!(engine.say(&stricter, "approve", &approval).await.status, 200);
+    assert_eq!(engine.ended(&stricter).await["status"], "completed");
+    assert_eq!(world.count("late"), 1);
+    ids.push(stricter);
     // What fails too often is held, and goes on when a person says so.
     for _ in 0..5 {
         world.will("down", Reply::Status(503));

@@ -99,7 +99,9 @@ fn somebody_joins(home: &Path, other: &Path, broker: Option<&str>, ca: &[&str]) 
         None => &[],
     };
     let invite = json(home, &[&["mesh", "invite"], at].concat())["invite"].clone();
-    let join = ["mesh", "join", invite.as_str().unwrap(), "--name", "bob"];
+    // Another name in each home: one that is taken is refused.
+    let name = other.file_name().unwrap().to_str().unwrap();
+    let join = ["mesh", "join", invite.as_str().unwrap(), "--name", name];
     json(other, &[&join[..], ca].concat());
     let detached = semel(other, &[&DAEMON_UP[..], &["--detach"]].concat());
     assert!(detached.status.success(), "{detached:?}");
@@ -137,17 +139,17 @@ fn handshakes_that_never_end_keep_out_nobody() {
     let (certificate, key) = (path("cert.pem"), path("key.pem"));
     std::fs::write(&certificate, cert.pem()).unwrap();
     std::fs::write(&key, signing_key.serialize_pem()).unwrap();
-    let (home, other) = (folder.path().join("home"), folder.path().join("other"));
+    let home = folder.path().join("home");
     let tls = ["--json", "--tls-cert", &certificate, "--tls-key", &key];
     let up = limited(&command(&home, &tls));
     let address = door(&up, "broker");
     for (says, what) in [(&b""[..], "no handshake"), (HALF_A_HANDSHAKE, "half a handshake")] {
         let (begun, worst) = flooded(&up, &[(address, says)], OF_DAEMON, what);
         let url = format!("https://localhost:{}", address.port());
+        let other = folder.path().join(what.replace(' ', "-"));
         somebody_joins(&home, &other, Some(&url), &["--broker-ca", &certificate]);
         is_small(&up, what, worst);
         drop(begun);
-        std::fs::remove_dir_all(&other).unwrap();
     }
 }
 

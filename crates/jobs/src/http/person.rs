@@ -12,7 +12,7 @@ use super::{Jobs, id_of, problem};
 use crate::engine::{Answer, Refused};
 use crate::gear::FailureClass;
 use crate::life::JobStatus;
-use crate::limits::{PAGE_MAX, RETRIES_MAX};
+use crate::limits::{PAGE_MAX, RETRIES_MAX, RETRYING_MAX};
 
 /// Who is at the local API.
 const LOCAL: &str = "local";
@@ -77,7 +77,12 @@ pub(super) async fn retry_class(mut call: Call<Jobs>) -> Result<Reply, Problem> 
     }
     let mut jobs = Vec::new();
     let mut stopped = Value::Null;
+    let began = engine.monotonic();
     for (_, id) in failed {
+        if engine.monotonic().saturating_sub(began) > RETRYING_MAX {
+            more = true;
+            break;
+        }
         match engine.retry(id).await {
             Ok(taken) => jobs.push(document(&taken)),
             // It is being repeated, or was: that is what was asked for.
