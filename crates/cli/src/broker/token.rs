@@ -159,7 +159,7 @@ mod tests {
         if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
             let refused = load(&path).err().expect("refused");
             assert_eq!(refused.exit, Exit::Refused);
-            assert!(refused.text.contains("another user (12345)"), "{}", refused.text);
+            assert!(refused.text.contains("the user 12345,"), "{}", refused.text);
         }
     }
 
