@@ -68,6 +68,16 @@ pub enum ConfigError {
         /// What it may say.
         known: String,
     },
+    /// A pattern where none is read: the rule would never fit.
+    #[error("policy.{key}: {value:?} is taken as it stands; {instead}")]
+    Pattern {
+        /// Which key.
+        key: &'static str,
+        /// What it says.
+        value: String,
+        /// What to say.
+        instead: &'static str,
+    },
     /// A number is out of its range.
     #[error("{key} must be from {min} to {max}")]
     Range {
@@ -124,6 +134,15 @@ impl Config {
 
     fn policy(&self) -> Result<Policy, ConfigError> {
         let rules = self.policy.iter().map(|text| {
+            let folder = "name a folder without *, and all below it is meant";
+            let host = "name a host without *, in a rule of its own for each";
+            for (key, value, instead) in [("path", &text.path, folder), ("host", &text.host, host)]
+            {
+                let pattern = value.iter().find(|value| value.contains('*'));
+                if let Some(value) = pattern.cloned() {
+                    return Err(ConfigError::Pattern { key, value, instead });
+                }
+            }
             let risk = text.risk.as_deref().map(|value| {
                 Risk::parse(value).ok_or_else(|| word("policy.risk", value, names(Risk::ALL)))
             });
@@ -154,6 +173,15 @@ fn word(key: &'static str, value: &str, known: String) -> ConfigError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_that_would_never_fit_is_refused() {
+        for line in ["path = \"etc/*\"", "host = \"*.example.com\""] {
+            let text = format!("[[policy]]\n{line}\nverdict = \"reject\"");
+            let said = Config::parse(&text).expect_err("refused").to_string();
+            assert!(said.contains("taken as it stands"), "{said}");
+        }
+    }
 
     #[test]
     fn what_nobody_knows_is_refused_by_name() {

@@ -6,7 +6,7 @@ use std::borrow::Borrow;
 use semel_core::status;
 use serde_json::Value;
 
-use crate::gear::builtin::http::host_of;
+use crate::gear::builtin::http::{host_of, path_of};
 use crate::gear::grants::names_action;
 use crate::gear::manifest::{Action, Risk};
 use crate::gear::net;
@@ -31,7 +31,8 @@ pub struct Rule {
     pub action: Option<String>,
     /// At least this risk.
     pub risk: Option<Risk>,
-    /// Paths among the parameters that begin with this folder.
+    /// The path among the parameters, or the path of the address among them, is this folder or
+    /// below it.
     pub path: Option<String>,
     /// The host of an address among the parameters.
     pub host: Option<String>,
@@ -162,9 +163,12 @@ impl Rule {
         if !action || self.risk.is_some_and(|risk| judged.risk() < risk) {
             return Fit::No;
         }
-        let path = self.about(self.path.as_deref(), judged.params, "path", |path, folder| {
-            Fit::of(is_below(path, folder))
-        });
+        let wanted = self.path.as_deref();
+        let path = self
+            .about(wanted, judged.params, "path", |path, folder| Fit::of(is_below(path, folder)));
+        let path = path.max(self.about(wanted, judged.params, "url", |url, folder| {
+            path_of(url).map_or(Fit::Unknown, |path| Fit::of(is_below(&path, folder)))
+        }));
         let host = self.about(self.host.as_deref(), judged.params, "url", |url, host| {
             // An address that we do not understand may be one that its gear understands.
             let found = host_of(url).map(|found| found == net::canonical(host));

@@ -181,3 +181,25 @@ fn a_plan_is_judged_by_its_strictest_step_and_one_that_nobody_knows_is_refused()
     let (verdict, about) = approve_all().judge_plan(&plan, |_| None::<Action>, Asker::Caller);
     assert_eq!((verdict, about), (Verdict::Reject, vec!["a", "b", "c"]));
 }
+
+#[test]
+fn the_path_of_an_address_is_a_path() {
+    let rule = Rule {
+        path: Some("/secret".to_owned()),
+        verdict: Some(Verdict::Reject),
+        ..Rule::default()
+    };
+    let (policy, low) = (Policy { rules: vec![rule] }, action(Risk::Low, false));
+    let judge = |url: &str| {
+        policy.judge(&Judged::of(&step(&json!({"url": url}), None), &low, Asker::Caller))
+    };
+    for inside in ["/secret", "/secret/x?y=1", "/a/../secret", "/%73ecret", "//secret", "/secret#x"]
+    {
+        assert_eq!(judge(&format!("http://example.com{inside}")), Verdict::Reject, "{inside}");
+    }
+    for outside in ["", "/", "/secrets", "/a/secret", "/?x=/secret"] {
+        assert_eq!(judge(&format!("http://example.com{outside}")), Verdict::Approve, "{outside}");
+    }
+    assert_eq!(judge("no address"), Verdict::Ask, "nobody can tell");
+    assert_eq!(judge("http://example.com/%zz"), Verdict::Ask);
+}

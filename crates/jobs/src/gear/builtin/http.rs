@@ -25,8 +25,8 @@ use super::super::{
 };
 use body::{Body, Place};
 use exchange::{Answer, Sent};
-pub(crate) use target::host_of;
 use target::{Request, Target};
+pub(crate) use target::{host_of, path_of};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH"];
 

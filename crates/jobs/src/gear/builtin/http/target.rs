@@ -7,6 +7,7 @@ use hyper::header::{
     USER_AGENT,
 };
 use hyper::{Method, Uri};
+use semel_api::field::unescape;
 use serde_json::Value;
 
 use super::super::super::net::{Hosts, canonical};
@@ -111,6 +112,14 @@ impl Target {
 /// The host of an address, in one spelling; nothing when no request could be sent there.
 pub(crate) fn host_of(url: &str) -> Option<String> {
     Target::parse(url).ok().map(|target| canonical(&target.host))
+}
+
+/// The path of an address, without what is escaped in it; nothing where nobody can tell.
+pub(crate) fn path_of(url: &str) -> Option<String> {
+    let target = Target::parse(url).ok()?;
+    let path = target.path_and_query.split('?').next()?;
+    // A plus sign is one in a path, and a space in a query.
+    unescape(&path.replace('+', "%2B"))
 }
 
 /// As it stands in an address.
