@@ -8,6 +8,9 @@ use zeroize::Zeroizing;
 
 use crate::limits::SECRET_BYTES_MIN;
 
+/// Fewer characters of base64 stand in innocent texts, too.
+const INSIDE_BASE64_MIN: usize = 8;
+
 /// What is shown in the place of a secret.
 const HIDDEN: &str = "[secret]";
 
@@ -21,8 +24,10 @@ impl Veil {
         for secret in secrets.into_iter().filter(|secret| secret.len() >= SECRET_BYTES_MIN) {
             let escaped = serde_json::to_string(secret.as_str()).map(Zeroizing::new);
             forms.extend(escaped.iter().map(|text| text.trim_matches('"').to_owned()));
-            forms.push(STANDARD_NO_PAD.encode(secret.as_str()));
-            forms.push(URL_SAFE_NO_PAD.encode(secret.as_str()));
+            for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+                forms.push(engine.encode(secret.as_str()));
+                forms.extend((0..=2).filter_map(|before| inside(&engine, secret, before)));
+            }
             forms.push(secret.to_string());
         }
         forms.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
@@ -84,6 +89,16 @@ impl Veil {
     }
 }
 
+/// What base64 makes of a secret with so many bytes before it, as in `name:secret`, and anything
+/// behind: the characters that depend on nothing else. Of a short one they are too few to tell.
+fn inside(engine: &impl Engine, secret: &str, before: usize) -> Option<String> {
+    let padded = Zeroizing::new([&[0; 2][..before], secret.as_bytes()].concat());
+    let text = engine.encode(padded.as_slice());
+    let whole = padded.len() * 8 / 6;
+    let own = text.get((before * 8).div_ceil(6)..whole)?;
+    (own.len() >= INSIDE_BASE64_MIN).then(|| own.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,5 +150,18 @@ mod tests {
             deep = json!([deep]);
         }
         assert!(veil(&["s3cret-value"]).value(deep).to_string().contains("[secret]"));
+    }
+
+    #[test]
+    fn a_secret_inside_of_base64_is_hidden() {
+        let secret = Zeroizing::new("correct horse".to_owned());
+        let veil = Veil::over([&secret]);
+        for name in ["u", "us", "use", "user", ""] {
+            let text = STANDARD_NO_PAD.encode(format!("{name}:correct horse, and more"));
+            let shown = veil.text(format!("Basic {text}"));
+            assert!(shown.contains(HIDDEN), "{name}: {shown}");
+            let inner = &STANDARD_NO_PAD.encode("correct horse")[4..12];
+            assert!(!shown.contains(inner), "{name}: {shown}");
+        }
     }
 }

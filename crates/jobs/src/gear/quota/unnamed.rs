@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -34,34 +34,57 @@ pub(super) fn bytes(top: u32, device: u64) -> io::Result<u64> {
     Ok(all)
 }
 
-/// What one process has that was not seen yet.
+/// What one process has that was not seen yet. Each of its threads may have files of its own, and
+/// the first may be gone while others live.
 fn of(process: &Path, device: u64, seen: &mut HashSet<u64>) -> io::Result<u64> {
     let mut bytes = 0_u64;
-    let opened = match fs::read_dir(process.join("fd")) {
-        Ok(opened) => opened,
-        Err(error) if is_gone(&error) => return Ok(0),
+    for thread in listed(&process.join("task"))? {
+        bytes = bytes.saturating_add(opened(&thread.join("fd"), device, seen)?);
+        bytes = bytes.saturating_add(in_memory(&thread.join("maps"), device, seen)?);
+    }
+    Ok(bytes)
+}
+
+/// What is in a folder of a process that may end at any moment.
+fn listed(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Ok(found),
         Err(error) => return Err(error),
     };
-    for entry in opened {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) if is_gone(&error) => return Ok(bytes),
+    for entry in entries {
+        match entry {
+            Ok(entry) => found.push(entry.path()),
+            Err(error) if is_gone(&error) => break,
             Err(error) => return Err(error),
-        };
+        }
+    }
+    Ok(found)
+}
+
+fn opened(folder: &Path, device: u64, seen: &mut HashSet<u64>) -> io::Result<u64> {
+    let mut bytes = 0_u64;
+    for entry in listed(folder)? {
         // Closed meanwhile, and what is no file cannot be looked at.
-        let Ok(found) = rustix::fs::stat(entry.path()) else { continue };
+        let Ok(found) = rustix::fs::stat(&entry) else { continue };
         let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
         let is_unnamed = is_file && found.st_nlink == 0 && found.st_dev == device;
         if is_unnamed && seen.insert(found.st_ino) {
             bytes = bytes.saturating_add(u64::try_from(found.st_blocks).unwrap_or(0) * BLOCK);
         }
     }
-    let maps = match fs::read_to_string(process.join("maps")) {
+    Ok(bytes)
+}
+
+/// Closed, and only in memory: as much as it reaches to is counted.
+fn in_memory(maps: &Path, device: u64, seen: &mut HashSet<u64>) -> io::Result<u64> {
+    let mut bytes = 0_u64;
+    let maps = match fs::read_to_string(maps) {
         Ok(maps) => maps,
-        Err(error) if is_gone(&error) => return Ok(bytes),
+        Err(error) if is_gone(&error) => return Ok(0),
         Err(error) => return Err(error),
     };
-    // Closed, and only in memory: as much as it reaches to is counted.
     for (inode, length) in maps.lines().filter_map(|line| mapped(line, device)) {
         if seen.insert(inode) {
             bytes = bytes.saturating_add(length);

@@ -194,6 +194,17 @@ const SYS_SETXATTRAT: i64 = 463;
 const SYS_REMOVEXATTRAT: i64 = 466;
 const SYS_FILE_SETATTR: i64 = 469;
 
+/// Attributes of a file that is open, also for reading alone: flags, version, extended ones, and
+/// that it can never be written again (`fs-verity`) or is encrypted.
+#[rustfmt::skip]
+const ATTRIBUTES: [u64; 7] = [
+    0x4008_6602, 0x4004_6602, 0x4008_7602, 0x4004_7602, 0x401c_5820, 0x4080_6685, 0x800c_6613,
+];
+
+/// Leases hold up whoever opens the file, and notes tell of changes: `F_SETLEASE`, `F_NOTIFY`, and
+/// `F_SETDELEG`.
+const WATCHES: [u64; 3] = [1024, 1026, 1040];
+
 /// Older spellings that newer machines do not have.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
@@ -235,6 +246,12 @@ pub(super) fn restrict_calls(network: bool) -> Result<(), Failed> {
     for call in [libc::SYS_clone, libc::SYS_clone | X32] {
         rules.insert(call, clones.clone());
     }
+    for call in [libc::SYS_ioctl, libc::SYS_ioctl | X32] {
+        rules.insert(call, commands(&ATTRIBUTES)?);
+    }
+    for call in [libc::SYS_fcntl, libc::SYS_fcntl | X32] {
+        rules.insert(call, commands(&WATCHES)?);
+    }
     // Times are set on open files only: with a path, the second argument is not null.
     for call in [libc::SYS_utimensat, libc::SYS_utimensat | X32] {
         let path = argument_long(1, SeccompCmpOp::Ne, 0)?;
@@ -270,6 +287,13 @@ fn datagrams() -> Result<Vec<SeccompRule>, Failed> {
     let others = (0..16_u64).filter(|kind| !streams.contains(kind));
     let kind = |kind| Ok(SeccompRule::new(vec![argument(1, SeccompCmpOp::MaskedEq(0xf), kind)?])?);
     others.map(kind).collect()
+}
+
+/// Calls whose second argument is one of these commands.
+fn commands(all: &[u64]) -> Result<Vec<SeccompRule>, Failed> {
+    let rule =
+        |command: &u64| Ok(SeccompRule::new(vec![argument(1, SeccompCmpOp::Eq, *command)?])?);
+    all.iter().map(rule).collect()
 }
 
 fn argument(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Failed> {
