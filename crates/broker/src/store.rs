@@ -17,8 +17,8 @@ use semel_core::clock::{Reading, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Priority};
 use semel_core::fingerprint::{BodyHash, Fields, Fingerprint};
 use semel_core::id::{BrokerMessageId, ClientMessageId, MemberId, MeshId};
-use semel_store::StoreError;
 use semel_store::sqlite::Sequence;
+use semel_store::{StoreError, either};
 use semel_wire::limits::{FRAME_OVERHEAD_BYTES, message_bytes_max};
 use uuid::Uuid;
 
@@ -219,10 +219,7 @@ impl Store {
 
     /// Which life of the store this is: a restore from backup changes it.
     pub async fn store_epoch(&self) -> Result<String, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.store_epoch().await,
-            Self::Postgres(store) => store.store_epoch().await,
-        }
+        either!(self.store_epoch())
     }
 
     /// Whether it answers and, where this process has the disk, whether that takes a commit.
@@ -255,10 +252,7 @@ impl Store {
         mesh_id: MeshId,
         keys: &[(MemberId, ClientMessageId)],
     ) -> Result<LookedUp, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.dedupe_look_up(mesh_id, keys).await,
-            Self::Postgres(store) => store.dedupe_look_up(mesh_id, keys).await,
-        }
+        either!(self.dedupe_look_up(mesh_id, keys))
     }
 
     /// Which of the daemon's ids are held, in the order asked, if it still speaks over this
@@ -269,18 +263,12 @@ impl Store {
         session: &Session,
         ids: &[ClientMessageId],
     ) -> Result<Resolved, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.resolve(mesh_id, session, ids).await,
-            Self::Postgres(store) => store.resolve(mesh_id, session, ids).await,
-        }
+        either!(self.resolve(mesh_id, session, ids))
     }
 
     /// B2 and B3 for a whole batch: all five effects of what is accepted, in one commit.
     pub async fn accept(&self, batch: &Arc<AcceptBatch>) -> Result<BatchDone, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.accept(batch).await,
-            Self::Postgres(store) => store.accept(batch).await,
-        }
+        either!(self.accept(batch))
     }
 
     /// The same for what `take` gives when the transaction begins, about so many, unless one before
@@ -306,10 +294,7 @@ impl Store {
         mesh_id: MeshId,
         topics: &[String],
     ) -> Result<Vec<usize>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.audiences(mesh_id, topics).await,
-            Self::Postgres(store) => store.audiences(mesh_id, topics).await,
-        }
+        either!(self.audiences(mesh_id, topics))
     }
 
     /// Whether a batch may be looked up and checked inside its transaction: where nobody else
@@ -339,10 +324,7 @@ impl Store {
     /// Forgets up to `limit` ids that have expired, and says how many. Not those that are kept for
     /// ever, nor any of a mesh that is permanent now.
     pub async fn dedupe_sweep(&self, now: UnixMs, limit: i64) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.dedupe_sweep(now, limit).await,
-            Self::Postgres(store) => store.dedupe_sweep(now, limit).await,
-        }
+        either!(self.dedupe_sweep(now, limit))
     }
 
     /// Deletes up to `limit` messages that were accepted before `older_than`, with all that hangs
@@ -353,19 +335,13 @@ impl Store {
         older_than: UnixMs,
         limit: i64,
     ) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.retention_sweep(mesh_id, older_than, limit).await,
-            Self::Postgres(store) => store.retention_sweep(mesh_id, older_than, limit).await,
-        }
+        either!(self.retention_sweep(mesh_id, older_than, limit))
     }
 
     /// Looks for messages that have some of the five effects and not the others, in pages of a
     /// moment each: accepts and sweeps may go on meanwhile.
     pub async fn check(&self, mesh: &Mesh, now: UnixMs) -> Result<Report, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.check(mesh, now).await,
-            Self::Postgres(store) => store.check(mesh, now).await,
-        }
+        either!(self.check(mesh, now))
     }
 
     /// Ids that promise a message which is not there, with their senders, the first so many. A
@@ -375,10 +351,7 @@ impl Store {
         mesh_id: MeshId,
         limit: usize,
     ) -> Result<Vec<(MemberId, String)>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.dedupe_orphans(mesh_id, limit).await,
-            Self::Postgres(store) => store.dedupe_orphans(mesh_id, limit).await,
-        }
+        either!(self.dedupe_orphans(mesh_id, limit))
     }
 
     /// Leases work of a queue to one taker: what was taken before and not acknowledged in time,
@@ -389,10 +362,7 @@ impl Store {
         queue: &str,
         take: Take,
     ) -> Result<Taken, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.queue_take(mesh_id, queue, take).await,
-            Self::Postgres(store) => store.queue_take(mesh_id, queue, take).await,
-        }
+        either!(self.queue_take(mesh_id, queue, take))
     }
 
     /// Work that is done leaves the queue, unless somebody else has taken it since. Says what left,
@@ -404,10 +374,7 @@ impl Store {
         taker: MemberId,
         seqs: &[i64],
     ) -> Result<Vec<i64>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.queue_ack(mesh_id, queue, taker, seqs).await,
-            Self::Postgres(store) => store.queue_ack(mesh_id, queue, taker, seqs).await,
-        }
+        either!(self.queue_ack(mesh_id, queue, taker, seqs))
     }
 
     /// Messages after `after_seq` that the member may see: of topics to which it is subscribed now,
@@ -421,10 +388,7 @@ impl Store {
         bytes_max: usize,
     ) -> Result<HistoryPage, StoreError> {
         let (mesh, member) = (mesh_id, member_id);
-        match self {
-            Self::Sqlite(store) => store.history(mesh, member, after_seq, limit, bytes_max).await,
-            Self::Postgres(store) => store.history(mesh, member, after_seq, limit, bytes_max).await,
-        }
+        either!(self.history(mesh, member, after_seq, limit, bytes_max))
     }
 }
 

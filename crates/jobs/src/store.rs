@@ -18,7 +18,7 @@ use std::time::Duration;
 use semel_core::clock::UnixMs;
 use semel_core::id::JobId;
 use semel_registrar::store::Attempt as GrantUse;
-use semel_store::StoreError;
+use semel_store::{StoreError, either};
 
 pub use asked::{Age, List, Listed, Pattern};
 pub use model::{
@@ -74,10 +74,7 @@ impl Store {
 
     /// Takes a job in, or finds the one that is there.
     pub async fn submit(&self, job: NewJob) -> Result<Submitted, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.submit(job).await,
-            Self::Postgres(store) => Box::pin(store.submit(job)).await,
-        }
+        either!(boxed self.submit(job))
     }
 
     /// Takes a job in that repeats no other, together with its first move if nobody waits before
@@ -89,10 +86,7 @@ impl Store {
         first: Advance,
         room: usize,
     ) -> Result<(Submitted, Option<JobNo>), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.submit_begun(job, first, room).await,
-            Self::Postgres(store) => Box::pin(store.submit_begun(job, first, room)).await,
-        }
+        either!(boxed self.submit_begun(job, first, room))
     }
 
     /// Whether a job can be taken in together with its first move. A repeated one has begun things
@@ -122,10 +116,7 @@ impl Store {
     /// Writes what a worker has done and does next, if it still holds the fence.
     pub async fn advance(&self, advance: impl Into<Arc<Advance>>) -> Result<Advanced, StoreError> {
         let advance = advance.into();
-        match self {
-            Self::Sqlite(store) => store.advance(advance).await,
-            Self::Postgres(store) => Box::pin(store.advance(advance)).await,
-        }
+        either!(boxed self.advance(advance))
     }
 
     /// Writes a move that may have been written before: looks whether it was.
@@ -216,26 +207,17 @@ impl Store {
         grant: Option<Box<GrantUse>>,
         decide: Answering,
     ) -> Result<Wrote, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.person(id, grant, decide).await,
-            Self::Postgres(store) => Box::pin(store.person(id, grant, decide)).await,
-        }
+        either!(boxed self.person(id, grant, decide))
     }
 
     /// A job with its executions.
     pub async fn job(&self, id: JobId) -> Result<Option<Kept>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.job(id).await,
-            Self::Postgres(store) => Box::pin(store.job(id)).await,
-        }
+        either!(boxed self.job(id))
     }
 
     /// Jobs, the newest first.
     pub async fn list(&self, list: List) -> Result<Listed, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.list(list).await,
-            Self::Postgres(store) => Box::pin(store.list(list)).await,
-        }
+        either!(boxed self.list(list))
     }
 
     /// Lines of a job's ledger after one.
@@ -245,18 +227,12 @@ impl Store {
         after: i64,
         limit: u32,
     ) -> Result<Option<Ledger>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.ledger(id, after, limit).await,
-            Self::Postgres(store) => Box::pin(store.ledger(id, after, limit)).await,
-        }
+        either!(boxed self.ledger(id, after, limit))
     }
 
     /// What failed since then, by class and action.
     pub async fn patterns(&self, since: UnixMs) -> Result<Vec<Pattern>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.patterns(since).await,
-            Self::Postgres(store) => Box::pin(store.patterns(since)).await,
-        }
+        either!(boxed self.patterns(since))
     }
 
     /// The newest job that repeats this one, or one that repeats it.
@@ -264,18 +240,12 @@ impl Store {
         &self,
         root_id: JobId,
     ) -> Result<Option<(JobId, JobStatus)>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.newest_repeat(root_id).await,
-            Self::Postgres(store) => Box::pin(store.newest_repeat(root_id)).await,
-        }
+        either!(boxed self.newest_repeat(root_id))
     }
 
     /// Jobs under way that a gear of a cancelled job has asked for.
     pub async fn orphans(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.orphans(limit).await,
-            Self::Postgres(store) => Box::pin(store.orphans(limit)).await,
-        }
+        either!(boxed self.orphans(limit))
     }
 
     /// Ids of failed jobs of a class, the oldest first.
@@ -285,18 +255,12 @@ impl Store {
         after: i64,
         limit: u32,
     ) -> Result<Vec<(i64, JobId)>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.failed(class, after, limit).await,
-            Self::Postgres(store) => Box::pin(store.failed(class, after, limit)).await,
-        }
+        either!(boxed self.failed(class, after, limit))
     }
 
     /// Jobs whose question nobody has answered in time.
     pub async fn expired(&self, now: UnixMs, limit: u32) -> Result<Vec<JobId>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.expired(now, limit).await,
-            Self::Postgres(store) => Box::pin(store.expired(now, limit)).await,
-        }
+        either!(boxed self.expired(now, limit))
     }
 
     /// Removes jobs of that age; gives how many, with the folders that they leave.
@@ -309,18 +273,12 @@ impl Store {
 
     /// A backup was restored: what has failed by then may have been repeated since.
     pub async fn note_restored(&self) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.note_restored().await,
-            Self::Postgres(store) => Box::pin(store.note_restored()).await,
-        }
+        either!(boxed self.note_restored())
     }
 
     /// Whether a job is from before a backup that was restored.
     pub async fn is_restored(&self, no: JobNo) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.is_restored(no).await,
-            Self::Postgres(store) => Box::pin(store.is_restored(no)).await,
-        }
+        either!(boxed self.is_restored(no))
     }
 
     /// Whether the store can do its work now.
@@ -333,18 +291,12 @@ impl Store {
 
     /// Which of these jobs there are.
     pub async fn known(&self, ids: Vec<JobId>) -> Result<Vec<JobId>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.known(ids).await,
-            Self::Postgres(store) => Box::pin(store.known(ids)).await,
-        }
+        either!(boxed self.known(ids))
     }
 
     /// How many jobs wait and how many are under way.
     pub async fn depth(&self) -> Result<(u64, u64), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.depth().await,
-            Self::Postgres(store) => Box::pin(store.depth()).await,
-        }
+        either!(boxed self.depth())
     }
 
     /// Asks a breaker for admission.
@@ -354,10 +306,7 @@ impl Store {
         now: UnixMs,
         probe_time: Duration,
     ) -> Result<Admission, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.breaker_admit(action, now, probe_time).await,
-            Self::Postgres(store) => Box::pin(store.breaker_admit(action, now, probe_time)).await,
-        }
+        either!(boxed self.breaker_admit(action, now, probe_time))
     }
 
     /// Tells a breaker of runs, of which the last may be its probe; when it closes, what waits for
@@ -369,34 +318,22 @@ impl Store {
         probe: Option<i64>,
         now: UnixMs,
     ) -> Result<BreakerRow, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.breaker_note(action, runs, probe, now).await,
-            Self::Postgres(store) => Box::pin(store.breaker_note(action, runs, probe, now)).await,
-        }
+        either!(boxed self.breaker_note(action, runs, probe, now))
     }
 
     /// Forgets breakers that nobody has asked or told anything since then.
     pub async fn breakers_forget(&self, before: UnixMs) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.breakers_forget(before).await,
-            Self::Postgres(store) => Box::pin(store.breakers_forget(before)).await,
-        }
+        either!(boxed self.breakers_forget(before))
     }
 
     /// Closes a breaker by hand; whether there was one.
     pub async fn breaker_close(&self, action: &str, now: UnixMs) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.breaker_close(action, now).await,
-            Self::Postgres(store) => Box::pin(store.breaker_close(action, now)).await,
-        }
+        either!(boxed self.breaker_close(action, now))
     }
 
     /// Every breaker that has something to say.
     pub async fn breakers(&self) -> Result<Vec<BreakerRow>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.breakers().await,
-            Self::Postgres(store) => Box::pin(store.breakers()).await,
-        }
+        either!(boxed self.breakers())
     }
 }
 

@@ -10,7 +10,7 @@ pub mod sqlite;
 use semel_core::clock::UnixMs;
 use semel_core::hex::Hex;
 use semel_core::status;
-use semel_store::StoreError;
+use semel_store::{StoreError, either};
 
 use crate::decide::{Arrival, Binding, Earlier, Facts, Gate, Key, NonceState, Outcome, Verified};
 use crate::envelope::Valid;
@@ -357,43 +357,28 @@ fn corrupt(table: &'static str, id: String, what: String) -> StoreError {
 impl Store {
     /// What the tables are, for the proof of fitness.
     pub async fn catalogue(&self) -> Result<Catalogue, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.catalogue().await,
-            Self::Postgres(store) => store.catalogue().await,
-        }
+        either!(self.catalogue())
     }
 
     /// Looks, and decides as if nobody else were there. Writes nothing.
     pub async fn look(&self, attempt: &Attempt) -> Result<Done, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.look(attempt).await,
-            Self::Postgres(store) => store.look(attempt).await,
-        }
+        either!(self.look(attempt))
     }
 
     /// Looks, and if nothing speaks against it writes down that the attempt begins, and consumes.
     /// Only for who has the turn of its key.
     pub async fn try_once(&self, attempt: &Attempt) -> Result<Tried, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.try_once(attempt).await,
-            Self::Postgres(store) => store.try_once(attempt).await,
-        }
+        either!(self.try_once(attempt))
     }
 
     /// Writes down that an attempt begins.
     pub async fn attempt_start(&self, attempt: &Attempt) -> Result<Entry, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.attempt_start(attempt).await,
-            Self::Postgres(store) => store.attempt_start(attempt).await,
-        }
+        either!(self.attempt_start(attempt))
     }
 
     /// The transaction: both keys, the registration and the ledger's closing line, or nothing.
     pub async fn consume(&self, attempt: &Attempt, entry: Entry) -> Result<Done, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.consume(attempt, entry).await,
-            Self::Postgres(store) => store.consume(attempt, entry).await,
-        }
+        either!(self.consume(attempt, entry))
     }
 
     /// Writes down how an attempt ended that has written nothing; beside it, what was refused.
@@ -403,10 +388,7 @@ impl Store {
         entry: Option<Entry>,
         outcome: Outcome,
     ) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.attempt_end(attempt, entry, outcome).await,
-            Self::Postgres(store) => store.attempt_end(attempt, entry, outcome).await,
-        }
+        either!(self.attempt_end(attempt, entry, outcome))
     }
 
     /// What happened to a request: waits for transactions on its key, and closes open attempts.
@@ -415,18 +397,12 @@ impl Store {
         key: LogicalRequestKey,
         now: UnixMs,
     ) -> Result<Resolved, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.resolve(key, now).await,
-            Self::Postgres(store) => store.resolve(key, now).await,
-        }
+        either!(self.resolve(key, now))
     }
 
     /// An effect.
     pub async fn effect_find(&self, key: LogicalRequestKey) -> Result<Option<Effect>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.effect_find(key).await,
-            Self::Postgres(store) => store.effect_find(key).await,
-        }
+        either!(self.effect_find(key))
     }
 
     /// Flags an effect. Its key and nonce stay consumed whatever the verdict.
@@ -437,18 +413,12 @@ impl Store {
         note: &str,
         now: UnixMs,
     ) -> Result<Verifying, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.verify(key, verdict, note, now).await,
-            Self::Postgres(store) => store.verify(key, verdict, note, now).await,
-        }
+        either!(self.verify(key, verdict, note, now))
     }
 
     /// Writes down a grant of the local authority, which the domain trusts from now on.
     pub async fn grant_issue(&self, grant: &Grant, now: UnixMs) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.grant_issue(grant, now).await,
-            Self::Postgres(store) => store.grant_issue(grant, now).await,
-        }
+        either!(self.grant_issue(grant, now))
     }
 
     /// Grants of a domain, in the order of their nonces.
@@ -458,51 +428,33 @@ impl Store {
         after: Option<Nonce>,
         limit: u32,
     ) -> Result<Vec<Granted>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.grant_list(domain, after, limit).await,
-            Self::Postgres(store) => store.grant_list(domain, after, limit).await,
-        }
+        either!(self.grant_list(domain, after, limit))
     }
 
     /// Takes a grant back that was not used.
     pub async fn grant_revoke(&self, nonce: Nonce, now: UnixMs) -> Result<Revoking, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.grant_revoke(nonce, now).await,
-            Self::Postgres(store) => store.grant_revoke(nonce, now).await,
-        }
+        either!(self.grant_revoke(nonce, now))
     }
 
     /// Whether the domain trusts this key.
     pub async fn trusts(&self, domain: &str, issuer: Hex<32>) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.trusts(domain, issuer).await,
-            Self::Postgres(store) => store.trusts(domain, issuer).await,
-        }
+        either!(self.trusts(domain, issuer))
     }
 
     /// The state of a gate.
     pub async fn gate(&self, domain: &str) -> Result<Gate, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.gate(domain).await,
-            Self::Postgres(store) => store.gate(domain).await,
-        }
+        either!(self.gate(domain))
     }
 
     /// Holds every domain that could be open: what anybody has opened, and that of jobs, which
     /// nobody has to open. Says how many.
     pub async fn gate_hold_all(&self, now: UnixMs) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.gate_hold_all(now).await,
-            Self::Postgres(store) => store.gate_hold_all(now).await,
-        }
+        either!(self.gate_hold_all(now))
     }
 
     /// Opens or holds.
     pub async fn gate_set(&self, domain: &str, gate: Gate, now: UnixMs) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.gate_set(domain, gate, now).await,
-            Self::Postgres(store) => store.gate_set(domain, gate, now).await,
-        }
+        either!(self.gate_set(domain, gate, now))
     }
 
     /// Lines of a ledger before this one, the newest first.
@@ -512,10 +464,7 @@ impl Store {
         before: i64,
         limit: u32,
     ) -> Result<Vec<AuditLine>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.audit(audit, before, limit).await,
-            Self::Postgres(store) => store.audit(audit, before, limit).await,
-        }
+        either!(self.audit(audit, before, limit))
     }
 
     /// What time the store says it is, where it has a clock of its own.
@@ -528,10 +477,7 @@ impl Store {
 
     /// Writes down that lines of the ledgers that are older may be forgotten.
     pub async fn sweep_begin(&self, before: UnixMs, now: UnixMs) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.sweep_begin(before, now).await,
-            Self::Postgres(store) => store.sweep_begin(before, now).await,
-        }
+        either!(self.sweep_begin(before, now))
     }
 
     /// Forgets attempts that are over, so many lines after this one at a time.
@@ -541,10 +487,7 @@ impl Store {
         after: Entry,
         limit: i64,
     ) -> Result<Pass, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.attempt_sweep(before, after, limit).await,
-            Self::Postgres(store) => store.attempt_sweep(before, after, limit).await,
-        }
+        either!(self.attempt_sweep(before, after, limit))
     }
 
     /// Forgets what was refused.
@@ -554,17 +497,11 @@ impl Store {
         after: Entry,
         limit: i64,
     ) -> Result<Pass, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.failure_sweep(before, after, limit).await,
-            Self::Postgres(store) => store.failure_sweep(before, after, limit).await,
-        }
+        either!(self.failure_sweep(before, after, limit))
     }
 
     /// Forgets grants whose time was over, used or not.
     pub async fn grant_sweep(&self, before: UnixMs, limit: i64) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.grant_sweep(before, limit).await,
-            Self::Postgres(store) => store.grant_sweep(before, limit).await,
-        }
+        either!(self.grant_sweep(before, limit))
     }
 }

@@ -6,6 +6,7 @@
 //! - nothing is answered before it is on disk;
 //! - an error says whether the write was undone or whether nobody can know ([`Fate`]).
 
+mod either;
 mod error;
 mod statements;
 

@@ -2,7 +2,7 @@
 //! message. Work that waits is not thrown away unless that is asked for.
 
 use semel_core::id::{MemberId, MeshId};
-use semel_store::StoreError;
+use semel_store::{StoreError, either};
 use serde_json::json;
 
 use super::session::event;
@@ -64,10 +64,7 @@ impl Store {
         audited: Audited,
     ) -> Result<Deleted, StoreError> {
         let by = (deleter, in_use);
-        match self {
-            Self::Sqlite(store) => store.topic_delete(mesh_id, name, by, audited).await,
-            Self::Postgres(store) => store.topic_delete(mesh_id, name, by, audited).await,
-        }
+        either!(self.topic_delete(mesh_id, name, by, audited))
     }
 
     /// Deletes a work queue: where work may end, a part of it at a time.
@@ -79,9 +76,6 @@ impl Store {
         audited: Audited,
     ) -> Result<Deleted, StoreError> {
         let by = (deleter, in_use);
-        match self {
-            Self::Sqlite(store) => store.queue_delete(mesh_id, name, by, audited).await,
-            Self::Postgres(store) => store.queue_delete(mesh_id, name, by, audited).await,
-        }
+        either!(self.queue_delete(mesh_id, name, by, audited))
     }
 }

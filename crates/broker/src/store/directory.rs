@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::clock::UnixMs;
 use semel_core::id::{MemberId, MeshId, QueueId};
 use semel_core::plausible::Between;
-use semel_store::StoreError;
+use semel_store::{StoreError, either};
 use semel_wire::features::ConnectionPolicy;
 use uuid::Uuid;
 
@@ -238,26 +238,17 @@ impl Store {
         owner: &NewMember,
         now: UnixMs,
     ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.mesh_create(mesh_id, slug, owner, now).await,
-            Self::Postgres(store) => store.mesh_create(mesh_id, slug, owner, now).await,
-        }
+        either!(self.mesh_create(mesh_id, slug, owner, now))
     }
 
     /// The mesh of that name.
     pub async fn mesh_find(&self, slug: &str) -> Result<Option<Mesh>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.mesh_find(slug).await,
-            Self::Postgres(store) => store.mesh_find(slug).await,
-        }
+        either!(self.mesh_find(slug))
     }
 
     /// Every mesh, by name.
     pub async fn mesh_list(&self) -> Result<Vec<Mesh>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.mesh_list().await,
-            Self::Postgres(store) => store.mesh_list().await,
-        }
+        either!(self.mesh_list())
     }
 
     /// Lets somebody in. `false` when somebody who is active is called so already.
@@ -267,10 +258,7 @@ impl Store {
         member: &NewMember,
         now: UnixMs,
     ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.member_add(mesh_id, member, now).await,
-            Self::Postgres(store) => store.member_add(mesh_id, member, now).await,
-        }
+        either!(self.member_add(mesh_id, member, now))
     }
 
     /// Throws a member out, or lets it go, with its keys and sessions, unless no owner would be
@@ -282,10 +270,7 @@ impl Store {
         status: MemberStatus,
         audited: Audited,
     ) -> Result<Ended, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.member_end(mesh_id, member_id, status, audited).await,
-            Self::Postgres(store) => store.member_end(mesh_id, member_id, status, audited).await,
-        }
+        either!(self.member_end(mesh_id, member_id, status, audited))
     }
 
     /// Makes a topic, unless it is there; for a member, or for the operator.
@@ -296,10 +281,7 @@ impl Store {
         by: Option<MemberId>,
         now: UnixMs,
     ) -> Result<Made, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.topic_create(mesh_id, name, by, now).await,
-            Self::Postgres(store) => store.topic_create(mesh_id, name, by, now).await,
-        }
+        either!(self.topic_create(mesh_id, name, by, now))
     }
 
     /// Subscribes a member, unless it is: to what is accepted from now on. `false` when there is no
@@ -310,10 +292,7 @@ impl Store {
         name: &str,
         member_id: MemberId,
     ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.topic_subscribe(mesh_id, name, member_id).await,
-            Self::Postgres(store) => store.topic_subscribe(mesh_id, name, member_id).await,
-        }
+        either!(self.topic_subscribe(mesh_id, name, member_id))
     }
 
     /// Makes a work queue, unless it is there.
@@ -325,10 +304,7 @@ impl Store {
         now: UnixMs,
     ) -> Result<Made, StoreError> {
         let named = (name, queue_id);
-        match self {
-            Self::Sqlite(store) => store.queue_create(mesh_id, named, by, now).await,
-            Self::Postgres(store) => store.queue_create(mesh_id, named, by, now).await,
-        }
+        either!(self.queue_create(mesh_id, named, by, now))
     }
 
     /// Up to `limit` members of whatever status after this one, in the order in which they joined.
@@ -338,10 +314,7 @@ impl Store {
         after: Option<MemberId>,
         limit: i64,
     ) -> Result<Vec<Member>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.member_list(mesh_id, after, limit).await,
-            Self::Postgres(store) => store.member_list(mesh_id, after, limit).await,
-        }
+        either!(self.member_list(mesh_id, after, limit))
     }
 
     /// Who has this key, current or not.
@@ -350,10 +323,7 @@ impl Store {
         mesh_id: MeshId,
         pubkey: &str,
     ) -> Result<Option<Member>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.member_by_key(mesh_id, pubkey).await,
-            Self::Postgres(store) => store.member_by_key(mesh_id, pubkey).await,
-        }
+        either!(self.member_by_key(mesh_id, pubkey))
     }
 
     /// What a member says of itself from now on: a JSON object. `false` when it is not active.
@@ -363,10 +333,7 @@ impl Store {
         member_id: MemberId,
         profile: &str,
     ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.member_profile(mesh_id, member_id, profile).await,
-            Self::Postgres(store) => store.member_profile(mesh_id, member_id, profile).await,
-        }
+        either!(self.member_profile(mesh_id, member_id, profile))
     }
 
     /// Unsubscribes a member, if it is subscribed. `false` when there is no such topic.
@@ -376,10 +343,7 @@ impl Store {
         name: &str,
         member_id: MemberId,
     ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.topic_unsubscribe(mesh_id, name, member_id).await,
-            Self::Postgres(store) => store.topic_unsubscribe(mesh_id, name, member_id).await,
-        }
+        either!(self.topic_unsubscribe(mesh_id, name, member_id))
     }
 
     /// Up to `limit` topics after this name, by name.
@@ -389,10 +353,7 @@ impl Store {
         after: Option<&str>,
         limit: i64,
     ) -> Result<Vec<String>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.topic_list(mesh_id, after, limit).await,
-            Self::Postgres(store) => store.topic_list(mesh_id, after, limit).await,
-        }
+        either!(self.topic_list(mesh_id, after, limit))
     }
 
     /// The same, with whether this member is subscribed.
@@ -403,10 +364,7 @@ impl Store {
         after: Option<&str>,
         limit: i64,
     ) -> Result<Vec<(String, bool)>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.topic_list_of(mesh_id, member_id, after, limit).await,
-            Self::Postgres(store) => store.topic_list_of(mesh_id, member_id, after, limit).await,
-        }
+        either!(self.topic_list_of(mesh_id, member_id, after, limit))
     }
 
     /// Up to `limit` queues after this name, by name.
@@ -416,10 +374,7 @@ impl Store {
         after: Option<&str>,
         limit: i64,
     ) -> Result<Vec<String>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.queue_list(mesh_id, after, limit).await,
-            Self::Postgres(store) => store.queue_list(mesh_id, after, limit).await,
-        }
+        either!(self.queue_list(mesh_id, after, limit))
     }
 
     /// Notes an invite. `false` when the mesh has too many.
@@ -429,10 +384,7 @@ impl Store {
         invite: &NewInvite,
         now: UnixMs,
     ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.invite_create(mesh_id, invite, now).await,
-            Self::Postgres(store) => store.invite_create(mesh_id, invite, now).await,
-        }
+        either!(self.invite_create(mesh_id, invite, now))
     }
 
     /// Lets somebody in by an invite, once per key: the same join again is the same member.
@@ -442,10 +394,7 @@ impl Store {
         join: &Join,
         now: UnixMs,
     ) -> Result<Joined, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.join(mesh_id, join, now).await,
-            Self::Postgres(store) => store.join(mesh_id, join, now).await,
-        }
+        either!(self.join(mesh_id, join, now))
     }
 
     /// Who asks, and whether this nonce is new: both are read and noted in one transaction.
@@ -455,35 +404,23 @@ impl Store {
         request: &NewRequest,
         now: UnixMs,
     ) -> Result<Admitted, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.request_admit(mesh_id, request, now).await,
-            Self::Postgres(store) => store.request_admit(mesh_id, request, now).await,
-        }
+        either!(self.request_admit(mesh_id, request, now))
     }
 
     /// Forgets up to `limit` invites that have ended, and says how many.
     pub async fn invite_sweep(&self, now: UnixMs, limit: i64) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.invite_sweep(now, limit).await,
-            Self::Postgres(store) => store.invite_sweep(now, limit).await,
-        }
+        either!(self.invite_sweep(now, limit))
     }
 
     /// Forgets up to `limit` nonces that are over, and says how many.
     pub async fn nonce_sweep(&self, now: UnixMs, limit: i64) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.nonce_sweep(now, limit).await,
-            Self::Postgres(store) => store.nonce_sweep(now, limit).await,
-        }
+        either!(self.nonce_sweep(now, limit))
     }
 
     /// Gives the store a new life after a restore: another `store_epoch`, session epochs that
     /// nobody has had, and no session, so that whatever comes over an older connection is stale.
     pub async fn store_renew(&self, store_epoch: &str) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.store_renew(store_epoch).await,
-            Self::Postgres(store) => store.store_renew(store_epoch).await,
-        }
+        either!(self.store_renew(store_epoch))
     }
 
     /// Changes a mesh's policies, as they were read in `mesh`. `false` when its dedupe rule has
@@ -505,10 +442,7 @@ impl Store {
             self.dedupe_extend_all(mesh.mesh_id, longer).await?;
         }
         let known_since = mesh.known_since_with(dedupe, now);
-        match self {
-            Self::Sqlite(store) => store.mesh_change(mesh, change, known_since).await,
-            Self::Postgres(store) => store.mesh_change(mesh, change, known_since).await,
-        }
+        either!(self.mesh_change(mesh, change, known_since))
     }
 
     /// Page by page, so that accepts go on in between.

@@ -2,7 +2,7 @@
 
 use semel_core::clock::UnixMs;
 use semel_core::id::MeshId;
-use semel_store::StoreError;
+use semel_store::{StoreError, either};
 
 use super::{NewInvite, Store};
 
@@ -15,9 +15,6 @@ impl Store {
         invite: &NewInvite,
         now: UnixMs,
     ) -> Result<bool, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.mesh_create_invited(mesh_id, slug, invite, now).await,
-            Self::Postgres(store) => store.mesh_create_invited(mesh_id, slug, invite, now).await,
-        }
+        either!(self.mesh_create_invited(mesh_id, slug, invite, now))
     }
 }

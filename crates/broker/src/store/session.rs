@@ -7,7 +7,7 @@ use semel_core::clock::{Reading, UnixMs};
 use semel_core::hex::Hex;
 use semel_core::id::{AuditEventId, BrokerId, InstanceId, MemberId, MeshId};
 use semel_core::status;
-use semel_store::StoreError;
+use semel_store::{StoreError, either};
 use semel_wire::features::ConnectionPolicy;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -351,10 +351,7 @@ impl Store {
     /// Raises the daemon's epoch. Waits for every accept that holds the old one, so that none can
     /// commit afterwards (mesh.md §10); the same for those whose place it takes.
     pub async fn hello(&self, new: &NewSession) -> Result<Greeted, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.hello(new).await,
-            Self::Postgres(store) => store.hello(new).await,
-        }
+        either!(self.hello(new))
     }
 
     /// These connections live; says which of them may not.
@@ -380,10 +377,7 @@ impl Store {
         policy: ConnectionPolicy,
         pulse: Pulse,
     ) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(store) => store.depart(mesh_id, session, policy, pulse).await,
-            Self::Postgres(store) => store.depart(mesh_id, session, policy, pulse).await,
-        }
+        either!(self.depart(mesh_id, session, policy, pulse))
     }
 
     /// A broker begins to serve: no heartbeat of an earlier one counts for longer than one of now,
@@ -398,10 +392,7 @@ impl Store {
 
     /// Forgets daemons that were not heard of for too long, and says of how many.
     pub async fn ghosts_sweep(&self, pulse: Pulse, limit: i64) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.ghosts_sweep(pulse, limit).await,
-            Self::Postgres(store) => store.ghosts_sweep(pulse, limit).await,
-        }
+        either!(self.ghosts_sweep(pulse, limit))
     }
 
     /// Who is connected to any broker, by member.
@@ -411,10 +402,7 @@ impl Store {
         pulse: Pulse,
         limit: i64,
     ) -> Result<Vec<Present>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.roster(mesh_id, pulse, limit).await,
-            Self::Postgres(store) => store.roster(mesh_id, pulse, limit).await,
-        }
+        either!(self.roster(mesh_id, pulse, limit))
     }
 
     /// One of a member's daemons has everything up to `seq`; what all that are connected have
@@ -443,11 +431,7 @@ impl Store {
         mesh_id: MeshId,
         recipients_max: i64,
     ) -> Result<Option<UnixMs>, StoreError> {
-        let message = match self {
-            Self::Sqlite(store) => store.delivery_oldest(mesh_id, recipients_max).await?,
-            Self::Postgres(store) => store.delivery_oldest(mesh_id, recipients_max).await?,
-        };
-        Ok(message.map(made_at))
+        Ok(either!(self.delivery_oldest(mesh_id, recipients_max))?.map(made_at))
     }
 
     /// These cannot be said to their recipient: they are kept for a person to look at, and no
@@ -460,14 +444,7 @@ impl Store {
         reason: &'static str,
         now: UnixMs,
     ) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => {
-                store.deliveries_set_aside(mesh_id, recipient, seqs, reason, now).await
-            }
-            Self::Postgres(store) => {
-                store.deliveries_set_aside(mesh_id, recipient, seqs, reason, now).await
-            }
-        }
+        either!(self.deliveries_set_aside(mesh_id, recipient, seqs, reason, now))
     }
 
     /// The audit trail of a mesh, the latest first.
@@ -476,17 +453,11 @@ impl Store {
         mesh_id: MeshId,
         limit: i64,
     ) -> Result<Vec<AuditEvent>, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.audit_list(mesh_id, limit).await,
-            Self::Postgres(store) => store.audit_list(mesh_id, limit).await,
-        }
+        either!(self.audit_list(mesh_id, limit))
     }
 
     /// Deletes up to `limit` lines of the audit trail from before `older_than`.
     pub async fn audit_sweep(&self, older_than: UnixMs, limit: i64) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.audit_sweep(older_than, limit).await,
-            Self::Postgres(store) => store.audit_sweep(older_than, limit).await,
-        }
+        either!(self.audit_sweep(older_than, limit))
     }
 }
