@@ -22,6 +22,7 @@ use semel_store::postgres::{Postgres, PostgresOptions};
 use tokio_postgres::NoTls;
 use tokio_postgres::error::SqlState;
 
+use crate::dice::scattered;
 use crate::servers;
 use proxy::{Held, Proxy, Seen};
 
@@ -239,14 +240,6 @@ fn pairs(singles: &[Ran]) -> Vec<[Option<Planned>; 2]> {
         all.enumerate().map(|(number, pair)| (scattered(number as u64), pair)).collect();
     all.sort_unstable_by_key(|(place, _)| *place);
     all.into_iter().take(PAIRS).map(|(_, pair)| pair).collect()
-}
-
-/// Numbers in an order that follows no pattern (SplitMix64).
-fn scattered(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// One run and what came of it.

@@ -9,7 +9,9 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, NoTls};
+
+use crate::explain::text;
 
 /// Pages that a statement may touch before its first row.
 const PAGES_BEFORE: u64 = 60;
@@ -221,11 +223,4 @@ fn changed(plan: &Value) -> u64 {
     let changes = matches!(plan["Node Type"].as_str(), Some("ModifyTable" | "LockRows"));
     let here = if changes { below.iter().filter(given).map(own).sum() } else { 0 };
     here + below.iter().map(changed).sum::<u64>()
-}
-
-fn text(said: &[SimpleQueryMessage]) -> String {
-    let lines = said
-        .iter()
-        .filter_map(|line| if let SimpleQueryMessage::Row(row) = line { row.get(0) } else { None });
-    lines.collect::<Vec<_>>().join("\n")
 }

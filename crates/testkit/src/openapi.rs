@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::dice::Dice;
 use crate::http::{Said, request, say};
 
 /// What a field of some name should hold, where the schema alone cannot tell.
@@ -47,10 +48,10 @@ where
     let (verb, path) = fuzz.often;
     let often = operations.iter().position(|known| known.0 == path && known.1 == verb);
     let often = operations[often.expect("what is asked often is there")];
-    let mut dice = Dice(fuzz.seed);
+    let mut dice = Dice::new(fuzz.seed);
     let mut fuzzed = Fuzzed { judged: 0, well: 0 };
     for round in 0..fuzz.requests {
-        let any = operations[dice.index(operations.len())];
+        let any = operations[dice.below(operations.len())];
         let (path, verb, operation) = if round % 4 == 0 { often } else { any };
         let bytes = dice.request(path, verb, operation, fuzz.hint);
         let said = say(connect().await, &bytes).await;
@@ -66,34 +67,14 @@ where
     fuzzed
 }
 
-/// A small generator of our own: the same requests every time.
-pub struct Dice(u64);
-
 impl Dice {
-    /// A number below `sides`.
-    pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % sides
-    }
-
-    /// One of these.
-    pub fn pick<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
-        of[usize::try_from(self.roll(of.len() as u64)).expect("a schema of ours")]
-    }
-
-    fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.roll(len as u64)).expect("a schema of ours")
-    }
-
     /// Something that fits this schema, or nearly.
     fn valid(&mut self, name: &str, schema: &Value, hint: Hint<'_>) -> Value {
         if let Some(value) = hint(self, name) {
             return value;
         }
         if let Some(words) = schema["enum"].as_array() {
-            return words[self.index(words.len())].clone();
+            return words[self.below(words.len())].clone();
         }
         match schema["type"].as_str().unwrap_or("object") {
             "integer" => {
@@ -101,7 +82,7 @@ impl Dice {
                     schema["minimum"].as_i64().expect("a schema of ours"),
                     schema["maximum"].as_i64().expect("a schema of ours"),
                 );
-                json!([min, max, min.max(1).min(max), (min + 100).min(max)][self.index(4)])
+                json!([min, max, min.max(1).min(max), (min + 100).min(max)][self.below(4)])
             }
             "boolean" => json!(self.roll(2) == 0),
             "object" => json!({"k": {"deep": [1, "two", null]}, "n": 1.5}),
@@ -136,7 +117,7 @@ impl Dice {
             json!({"mentions": ["x"]}),
             json!(vec!["a"; 700]),
         ];
-        values[self.index(values.len())].clone()
+        values[self.below(values.len())].clone()
     }
 
     fn body(&mut self, schema: &Value, hint: Hint<'_>) -> Vec<u8> {
@@ -157,10 +138,10 @@ impl Dice {
         }
         let mut text = Value::Object(body).to_string().into_bytes();
         match self.roll(25) {
-            0 => text.truncate(self.index(text.len().max(1))),
+            0 => text.truncate(self.below(text.len().max(1))),
             1 => text = b"[1,2".to_vec(),
             2 => {
-                let at = self.index(text.len().max(1));
+                let at = self.below(text.len().max(1));
                 text[at] = b'\xff';
             }
             3 => text = vec![b'['; 2000],
@@ -214,7 +195,7 @@ impl Dice {
             }
         }
         if self.roll(20) == 0 {
-            query.push(self.pick(&["surprise=1", "%zz", "a=%ff", "limit", "&&", "="]).to_owned());
+            query.push(self.pick(&["surprise=1", "%zz", "a=%ff", "limit", "&&", "="]).to_string());
         }
         if !query.is_empty() {
             address = format!("{address}?{}", query.join("&"));

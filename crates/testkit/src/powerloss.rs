@@ -10,9 +10,9 @@ mod record;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::dice::Dice;
 use disk::Disk;
 
-pub use disk::Random;
 pub use record::{Event, Record, acknowledge};
 
 const SEED: usize = 1;
@@ -38,9 +38,9 @@ pub fn over_images(record: &Record, images: usize, found: fn(&Path) -> BTreeSet<
         let share = |thread: usize| images / THREADS + usize::from(thread < images % THREADS);
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let random =
-                    Random(seed.wrapping_add(u64::try_from(thread).expect("few threads") << 32));
-                scope.spawn(move || over_share(record, share(thread), random, found))
+                let dice =
+                    Dice::new(seed.wrapping_add(u64::try_from(thread).expect("few threads") << 32));
+                scope.spawn(move || over_share(record, share(thread), dice, found))
             })
             .collect();
         threads
@@ -59,10 +59,10 @@ pub fn over_images(record: &Record, images: usize, found: fn(&Path) -> BTreeSet<
 fn over_share(
     record: &Record,
     images: usize,
-    mut random: Random,
+    mut dice: Dice,
     found: fn(&Path) -> BTreeSet<String>,
 ) -> Tally {
-    let mut cuts: Vec<usize> = (0..images).map(|_| random.below(record.events.len() + 1)).collect();
+    let mut cuts: Vec<usize> = (0..images).map(|_| dice.below(record.events.len() + 1)).collect();
     cuts.sort_unstable();
     let (mut disk, mut acknowledged) = (Disk::default(), BTreeSet::new());
     let (mut tally, mut done) = (Tally::default(), 0);
@@ -76,7 +76,7 @@ fn over_share(
             done += 1;
         }
         let folder = memory_folder();
-        disk.write_image(folder.path(), &mut random);
+        disk.write_image(folder.path(), &mut dice);
         let found = found(folder.path());
         let lost: Vec<_> = acknowledged.difference(&found).collect();
         tally.images += 1;

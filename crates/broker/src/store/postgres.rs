@@ -7,12 +7,12 @@ mod check;
 mod dedupe;
 mod deletion;
 mod delivery;
+#[cfg(test)]
+mod explain_tests;
 mod history;
 mod invite;
 mod member;
 mod mesh;
-#[cfg(test)]
-mod plans;
 mod policy;
 mod presence;
 mod queue;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use semel_broker::accept::{AcceptItem, Verdict};
 use semel_broker::store::Store;
-use semel_testkit::powerloss::{Event, Random, Record, acknowledge, images, over_images};
+use semel_testkit::dice::Dice;
+use semel_testkit::powerloss::{Event, Record, acknowledge, images, over_images};
 
 use crate::support::{self, Fixture, NOW, pubkey};
 
@@ -56,11 +57,11 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Batches of sends of every kind; the process ends in the middle of its life.
 async fn workload(folder: &Path) {
     let fixture = support::sqlite_in(folder).await;
-    let mut random = Random(7);
+    let mut dice = Dice::new(7);
     for round in 0..ROUNDS {
-        let together = 1 + random.below(TOGETHER_MAX);
+        let together = 1 + dice.below(TOGETHER_MAX);
         let items: Vec<AcceptItem> =
-            (0..together).map(|number| send(&fixture, &mut random, round, number)).collect();
+            (0..together).map(|number| send(&fixture, &mut dice, round, number)).collect();
         let ids: Vec<String> =
             items.iter().map(|item| item.client_message_id.as_str().to_owned()).collect();
         for (id, verdict) in ids.iter().zip(fixture.accept(items).await) {
@@ -71,10 +72,10 @@ async fn workload(folder: &Path) {
     std::mem::forget(fixture);
 }
 
-fn send(fixture: &Fixture, random: &mut Random, round: usize, number: usize) -> AcceptItem {
-    let (id, body) = (format!("{round}-{number}"), "x".repeat(random.below(BODY_BYTES_MAX)));
+fn send(fixture: &Fixture, dice: &mut Dice, round: usize, number: usize) -> AcceptItem {
+    let (id, body) = (format!("{round}-{number}"), "x".repeat(dice.below(BODY_BYTES_MAX)));
     let recipient = pubkey(2);
-    match random.below(3) {
+    match dice.below(3) {
         0 => fixture.item(0, &id, ("dm", &recipient), &body),
         1 => fixture.item(1, &id, ("queue", "work"), &body),
         _ => {

@@ -1,8 +1,6 @@
-//! Breadth-first search over all states, so that the first violation has a shortest trace.
+//! The send path as a model to be explored, and what must hold in each of its states.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
+use semel_testkit::explore::{Explored, Model};
 
 use crate::key::Key;
 use crate::next;
@@ -77,120 +75,36 @@ fn moves(state: &State, found: &[(Step, State)]) -> bool {
     found.iter().any(|(_, to)| to != state)
 }
 
-/// How an exploration ended.
-#[derive(Debug)]
-pub(crate) struct Explored {
-    /// Distinct states that were reached.
-    pub(crate) states: usize,
-    /// Steps that were taken out of them.
-    pub(crate) steps: usize,
-    /// The longest shortest path.
-    pub(crate) depth: usize,
-    /// A shortest trace to a violation, if there is one.
-    pub(crate) violation: Option<(Invariant, Vec<Step>)>,
+/// A scope, and what is looked at in each of its states.
+pub(crate) struct Checked<'a> {
+    pub(crate) scope: &'a Scope,
+    pub(crate) invariants: &'a [Invariant],
 }
 
-/// Explores everything within `scope`, or stops at the first state that breaks one of `checked`.
-pub(crate) fn explore(scope: &Scope, checked: &[Invariant]) -> Explored {
-    let mut search = Search::new();
-    let mut layer = vec![(0, State::START)];
-    let mut found = Vec::new();
-    let mut explored = Explored { states: 1, steps: 0, depth: 0, violation: None };
-    loop {
-        let mut below = Vec::new();
-        for (number, state) in &layer {
-            next::steps(state, scope, &mut found);
-            explored.steps += found.len();
-            let broken = checked.iter().find(|one| !one.holds(state, scope, &found));
-            if let Some(&invariant) = broken {
-                explored.states = search.parents.len();
-                explored.violation = Some((invariant, search.trace(*number, scope)));
-                return explored;
-            }
-            for (_, to) in &found {
-                if let Some(child) = search.enter(*number, to.key()) {
-                    below.push((child, *to));
-                }
-            }
-        }
-        if below.is_empty() {
-            explored.states = search.parents.len();
-            return explored;
-        }
-        explored.depth += 1;
-        layer = below;
+impl Model for Checked<'_> {
+    type State = State;
+    type Key = Key;
+    type Step = Step;
+    type Broken = Invariant;
+
+    fn start(&self) -> State {
+        State::START
+    }
+
+    fn key(&self, state: &State) -> Key {
+        state.key()
+    }
+
+    fn steps(&self, state: &State, found: &mut Vec<(Step, State)>) {
+        next::steps(state, self.scope, found);
+    }
+
+    fn broken(&self, state: &State, steps: &[(Step, State)]) -> Option<Invariant> {
+        self.invariants.iter().find(|one| !one.holds(state, self.scope, steps)).copied()
     }
 }
 
-/// The states seen, each with a number and the number of the state that it was first seen from.
-struct Search {
-    numbers: HashMap<Key, u32, BuildHasherDefault<Mixer>>,
-    parents: Vec<u32>,
-    count: u32,
-}
-
-impl Search {
-    fn new() -> Search {
-        let mut search = Search { numbers: HashMap::default(), parents: Vec::new(), count: 0 };
-        search.enter(0, State::START.key());
-        search
-    }
-
-    /// The new state's number, or `None` for one that is known.
-    fn enter(&mut self, parent: u32, key: Key) -> Option<u32> {
-        let Entry::Vacant(place) = self.numbers.entry(key) else { return None };
-        assert!(self.count < u32::MAX, "more states than numbers");
-        let number = self.count;
-        self.count += 1;
-        place.insert(number);
-        self.parents.push(parent);
-        Some(number)
-    }
-
-    /// The steps from the start to a state. Steps are not stored: they are found again by walking
-    /// the states' numbers.
-    fn trace(&self, last: u32, scope: &Scope) -> Vec<Step> {
-        let mut numbers = vec![last];
-        while let Some(&number) = numbers.last()
-            && number != 0
-        {
-            numbers.push(self.parents[number as usize]);
-        }
-        let mut state = State::START;
-        let mut trace = Vec::new();
-        let mut found = Vec::new();
-        for wanted in numbers.iter().rev().skip(1) {
-            next::steps(&state, scope, &mut found);
-            let reached = found.iter().find(|(_, to)| self.numbers.get(&to.key()) == Some(wanted));
-            let Some(&(step, to)) = reached else { unreachable!("a parent leads to its child") };
-            trace.push(step);
-            state = to;
-        }
-        trace
-    }
-}
-
-/// Keys are dense bits, so two multiplications spread them well enough; the standard hasher takes
-/// most of the time of a debug build.
-#[derive(Default)]
-struct Mixer(u64);
-
-impl Hasher for Mixer {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-
-    fn write_usize(&mut self, _length: usize) {}
-
-    fn finish(&self) -> u64 {
-        (self.0 ^ (self.0 >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
-    }
+/// Explores everything within `scope`, or stops at the first state that breaks one of these.
+pub(crate) fn explore(scope: &Scope, invariants: &[Invariant]) -> Explored<Step, Invariant> {
+    semel_testkit::explore::explore(&Checked { scope, invariants })
 }

@@ -6,6 +6,8 @@
 //! An uncertain COMMIT is a `Commit` or `Rollback` of that accept later in the trace, after its
 //! second run, a new accept on the same connection, may have begun.
 
+use semel_testkit::dice::Dice;
+
 use crate::next;
 use crate::record::Recorder;
 use crate::rules::{Rules, Scope, Trouble};
@@ -159,7 +161,7 @@ pub(crate) fn traces(count: usize) -> Vec<Trace> {
 
 /// One random run. What is still open at its end is rolled back.
 fn walk(scope: &Scope, seed: u64) -> Trace {
-    let mut random = seed;
+    let mut dice = Dice::new(seed);
     let mut state = State::START;
     let mut recorder = Recorder::default();
     let mut found = Vec::new();
@@ -167,7 +169,7 @@ fn walk(scope: &Scope, seed: u64) -> Trace {
         next::steps(&state, scope, &mut found);
         found.retain(|(step, to)| *to != state && !recorder.is_tired_of(*step));
         let weights = found.iter().map(|(step, _)| weight(*step));
-        let mut left = draw(&mut random, weights.clone().sum::<usize>());
+        let mut left = dice.below(weights.clone().sum::<usize>().max(1));
         let Some(chosen) = weights.into_iter().position(|weight| {
             let hit = left < weight;
             left = left.wrapping_sub(weight);
@@ -183,15 +185,6 @@ fn walk(scope: &Scope, seed: u64) -> Trace {
         }
     }
     Trace { steps: recorder.finish(), dedupe: state.store.dedupe, messages: state.store.messages }
-}
-
-/// SplitMix64.
-fn draw(random: &mut u64, below: usize) -> usize {
-    *random = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mixed = (*random ^ (*random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    let below = u64::try_from(below.max(1)).unwrap_or(u64::MAX);
-    usize::try_from((mixed ^ (mixed >> 31)) % below).unwrap_or(0)
 }
 
 /// Answers that are heard end a run early, and refusals keep it out of the store: most of the

@@ -5,8 +5,9 @@ use std::path::Path;
 use rustix::process::Signal;
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::rfc3339;
+use semel_testkit::dice::Dice;
 use semel_testkit::http::{Said, request, say};
-use semel_testkit::openapi::{Dice, Fuzz, fuzz};
+use semel_testkit::openapi::{Fuzz, fuzz};
 use serde_json::{Value, json};
 use tokio::net::{TcpStream, UnixStream};
 

@@ -18,7 +18,8 @@ use semel_daemon::store::upkeep::Which;
 use semel_store::sqlite::OnUncertain;
 use uuid::Uuid;
 
-use semel_testkit::powerloss::{Random, acknowledge};
+use semel_testkit::dice::Dice;
+use semel_testkit::powerloss::acknowledge;
 
 /// Rounds before the files are closed in order, and after they were opened again.
 const ROUNDS: [usize; 2] = [15, 60];
@@ -55,13 +56,13 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Sends and arrivals, several at a time, over two lives of the files.
 pub(crate) fn run(folder: &Path) {
     runtime().block_on(async {
-        let mut random = Random(7);
+        let mut dice = Dice::new(7);
         for (life, rounds) in ROUNDS.into_iter().enumerate() {
             let (outbox, inbox) = open(folder).await;
             for round in 0..rounds {
-                let together = 1 + random.below(TOGETHER_MAX);
+                let together = 1 + dice.below(TOGETHER_MAX);
                 let bodies: Vec<usize> =
-                    (0..2 * together).map(|_| random.below(BODY_BYTES_MAX)).collect();
+                    (0..2 * together).map(|_| dice.below(BODY_BYTES_MAX)).collect();
                 let sends = (0..together).map(|number| {
                     send(&outbox, folder, format!("{life}-{round}-{number}"), bodies[number])
                 });

@@ -9,6 +9,8 @@ mod advance;
 mod breaker;
 mod claim;
 mod execution;
+#[cfg(test)]
+mod explain_tests;
 mod family;
 mod job;
 mod ledger;
@@ -16,8 +18,6 @@ mod letter;
 mod list;
 mod lock;
 mod person;
-#[cfg(test)]
-mod plans;
 mod row;
 mod settle;
 mod signal;

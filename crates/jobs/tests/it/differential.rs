@@ -14,6 +14,7 @@ use semel_jobs::life::{JOB, JobStatus};
 use semel_jobs::store::{
     Advance, Advanced, Age, JobNo, Kept, List, NewJob, Priority, Store, Submitted, Wrote,
 };
+use semel_testkit::dice::Dice;
 
 use crate::people::word;
 use crate::submits::said;
@@ -23,28 +24,6 @@ use crate::support::{
 
 const SEQUENCES: u64 = 16;
 const OPERATIONS: u32 = 1_300;
-
-/// Numbers from a seed (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % sides
-    }
-
-    fn one_in(&mut self, sides: u64) -> bool {
-        self.roll(sides) == 0
-    }
-
-    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
-        let length = u64::try_from(from.len()).unwrap();
-        (length > 0).then(|| from[usize::try_from(self.roll(length)).unwrap()].clone())
-    }
-}
 
 /// Both stores, and what their callers know.
 struct Pair {
@@ -97,7 +76,7 @@ impl Pair {
         if self.dice.one_in(2) {
             job.conversation = Some(format!("c{}", self.dice.roll(5)));
         }
-        job.priority = self.dice.pick(Priority::ALL).unwrap();
+        job.priority = *self.dice.pick(Priority::ALL);
         job.now = self.now;
         if self.dice.one_in(6) {
             job = self.repeat(job).await;
@@ -116,7 +95,7 @@ impl Pair {
     }
 
     async fn repeat(&mut self, job: NewJob) -> NewJob {
-        let Some(of) = self.dice.pick(&self.submitted) else { return job };
+        let Some(of) = self.dice.try_pick(&self.submitted).copied() else { return job };
         let root = self.sqlite.store.job(of).await.unwrap().map_or(of, |kept| kept.job.root_id);
         NewJob { retry_of: Some(of), root_id: root, key: None, dedup: None, ..job }
     }
@@ -137,7 +116,7 @@ impl Pair {
     fn next_move(&mut self, kept: &Kept) -> Option<Advance> {
         let from = kept.job.state.status;
         let rows: Vec<_> = JOB.iter().filter(|(source, ..)| *source == from).collect();
-        let to = self.dice.pick(&rows).map(|(.., to)| *to)?;
+        let to = self.dice.try_pick(&rows).map(|(.., to)| *to)?;
         let to = if self.dice.one_in(3) { to } else { from };
         let mut advance = moved(kept, to, self.now);
         if to == JobStatus::Pending {
@@ -146,7 +125,7 @@ impl Pair {
             advance.state.held_by = Some(format!("a{}", self.dice.roll(2)));
         }
         if to == JobStatus::Failed {
-            advance.state.failure_class = self.dice.pick(FailureClass::ALL);
+            advance.state.failure_class = Some(*self.dice.pick(FailureClass::ALL));
             let action = format!("a{}", self.dice.roll(3));
             advance.state.failed_action = (!self.dice.one_in(3)).then_some(action);
         }
@@ -167,7 +146,7 @@ impl Pair {
     }
 
     async fn advance(&mut self) {
-        let Some(kept) = self.dice.pick(&self.held) else { return };
+        let Some(kept) = self.dice.try_pick(&self.held).cloned() else { return };
         let Some(mut advance) = self.next_move(&kept) else { return };
         if self.dice.one_in(12) {
             advance.fence -= 1;
@@ -188,8 +167,8 @@ impl Pair {
     }
 
     async fn person(&mut self) {
-        let Some(id) = self.dice.pick(&self.submitted) else { return };
-        let from = self.dice.pick(JobStatus::ALL).unwrap();
+        let Some(id) = self.dice.try_pick(&self.submitted).copied() else { return };
+        let from = *self.dice.pick(JobStatus::ALL);
         if from.is_terminal() {
             return;
         }
@@ -258,8 +237,8 @@ impl Pair {
     async fn look(&mut self) {
         let now = self.now;
         let list = List {
-            status: self.dice.pick(JobStatus::ALL).filter(|_| self.dice.one_in(2)),
-            class: self.dice.pick(FailureClass::ALL).filter(|_| self.dice.one_in(3)),
+            status: self.dice.one_in(2).then(|| *self.dice.pick(JobStatus::ALL)),
+            class: self.dice.one_in(3).then(|| *self.dice.pick(FailureClass::ALL)),
             conversation: self.dice.one_in(3).then(|| format!("c{}", self.dice.roll(5))),
             before: self.dice.one_in(2).then(|| JobNo(self.dice.roll(200).cast_signed())),
             limit: u32::try_from(1 + self.dice.roll(9)).unwrap(),
@@ -278,7 +257,7 @@ impl Pair {
         self.both("due", due).await;
         self.both("patterns", async |store: Store| store.patterns(UnixMs(0)).await).await;
         self.both("expired", async |store: Store| store.expired(now, 5).await).await;
-        let class = self.dice.pick(FailureClass::ALL).unwrap();
+        let class = *self.dice.pick(FailureClass::ALL);
         self.both("failed", async |store: Store| store.failed(class, 3, 5).await).await;
         self.both("breakers", async |store: Store| store.breakers().await).await;
     }
@@ -305,7 +284,8 @@ impl Pair {
 async fn sequence(seed: u64) -> u32 {
     let (sqlite, postgres) = tokio::join!(on_sqlite(), on_postgres());
     let (submitted, held) = (Vec::new(), Vec::new());
-    let mut pair = Pair { seed, sqlite, postgres, dice: Dice(seed), now: NOW, submitted, held };
+    let mut pair =
+        Pair { seed, sqlite, postgres, dice: Dice::new(seed), now: NOW, submitted, held };
     for _ in 0..OPERATIONS {
         pair.now = UnixMs(pair.now.0 + pair.dice.roll(2_000).cast_signed());
         pair.postgres.set_time(pair.now).await;

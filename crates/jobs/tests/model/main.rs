@@ -19,11 +19,13 @@ mod scope;
 mod state;
 mod step;
 
-use explore::{Explored, explore};
+use semel_testkit::explore::{Explored, explore};
+
 use scope::{Rule, Scope};
 use state::Broken;
+use step::Step;
 
-fn found(scope: &Scope) -> Explored {
+fn found(scope: &Scope) -> Explored<Step, Broken> {
     let explored = explore(scope);
     if let Some((broken, steps)) = &explored.violation {
         println!("{broken:?} after {} steps", steps.len());

@@ -24,6 +24,7 @@ use semel_jobs::store::{
 };
 use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
+use semel_testkit::dice::Dice;
 use semel_testkit::servers;
 use serde_json::{Map, json};
 use uuid::Uuid;
@@ -98,10 +99,9 @@ async fn replay(store: &Store, clock: Option<&Postgres>, traces: u64) {
 fn walk(number: u64) -> Vec<(Step, State)> {
     let (scope, mut state) = (Scope::whole(), State::default());
     let (mut trace, mut found) = (Vec::new(), Vec::new());
-    let mut random = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut dice = Dice::new(number);
     while trace.len() < TRACE_STEPS {
         steps(&state, &scope, &mut found);
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         // What ends everything is rarer than the rest.
         let rare = |step: &Step| {
             let lost = matches!(step, Step::ClaimUndone { .. } | Step::ClaimUnheard { .. });
@@ -109,11 +109,10 @@ fn walk(number: u64) -> Vec<(Step, State)> {
             let ends = matches!(step, Step::Cancel | Step::Crash { .. } | Step::StandStill);
             lost || stops || ends
         };
-        if random >> 61 != 0 && found.iter().any(|(step, _)| !rare(step)) {
+        if !dice.one_in(8) && found.iter().any(|(step, _)| !rare(step)) {
             found.retain(|(step, _)| !rare(step));
         }
-        let Some(count) = u64::try_from(found.len()).ok().filter(|count| *count > 0) else { break };
-        let chosen = found[usize::try_from((random >> 33) % count).expect("small")];
+        let Some(chosen) = dice.try_pick(&found).copied() else { break };
         state = chosen.1;
         trace.push(chosen);
     }

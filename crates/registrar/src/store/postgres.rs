@@ -4,10 +4,10 @@
 mod attempt;
 mod catalogue;
 mod effect;
+#[cfg(test)]
+mod explain_tests;
 mod gate;
 mod grant;
-#[cfg(test)]
-mod plans;
 mod register;
 mod restore;
 mod sweep;

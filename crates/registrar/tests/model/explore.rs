@@ -1,88 +1,29 @@
-//! Breadth-first search over all states, so that the first violation has a shortest trace.
+//! Registrations as a model to be explored ([`semel_testkit::explore`]).
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
+use semel_testkit::explore::Model;
 
 use crate::next::{Scope, Step, steps};
 use crate::state::{Broken, State};
 
-/// How an exploration ended.
-#[derive(Debug)]
-pub(crate) struct Explored {
-    pub(crate) states: usize,
-    pub(crate) depth: usize,
-    pub(crate) violation: Option<(Broken, Vec<Step>)>,
-}
+impl Model for Scope {
+    type State = State;
+    type Key = State;
+    type Step = Step;
+    type Broken = Broken;
 
-/// Explores everything, or stops at the first state that breaks a promise.
-pub(crate) fn explore(scope: &Scope) -> Explored {
-    let mut numbers: HashMap<State, u32, BuildHasherDefault<Mixer>> = HashMap::default();
-    let mut parents = vec![(0, Step::Hold)];
-    numbers.insert(State::default(), 0);
-    let mut layer = vec![(0, State::default())];
-    let (mut depth, mut found) = (0, Vec::new());
-    while !layer.is_empty() {
-        let mut below = Vec::new();
-        for (number, state) in &layer {
-            steps(state, scope, &mut found);
-            for (step, to) in found.drain(..) {
-                let Entry::Vacant(place) = numbers.entry(to) else { continue };
-                let child = u32::try_from(parents.len()).expect("fewer states than numbers");
-                place.insert(child);
-                parents.push((*number, step));
-                if let Some(broken) = to.broken() {
-                    let violation = Some((broken, trace(&parents, child)));
-                    return Explored { states: parents.len(), depth, violation };
-                }
-                below.push((child, to));
-            }
-        }
-        depth += 1;
-        layer = below;
-    }
-    Explored { states: parents.len(), depth, violation: None }
-}
-
-fn trace(parents: &[(u32, Step)], last: u32) -> Vec<Step> {
-    let (mut number, mut steps) = (last, Vec::new());
-    while number != 0 {
-        let (parent, step) = parents[number as usize];
-        steps.push(step);
-        number = parent;
-    }
-    steps.reverse();
-    steps
-}
-
-/// The standard hasher takes most of the time of a debug build.
-#[derive(Default)]
-struct Mixer(u64);
-
-impl Hasher for Mixer {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
+    fn start(&self) -> State {
+        State::default()
     }
 
-    fn write_u8(&mut self, byte: u8) {
-        self.write_u64(u64::from(byte));
+    fn key(&self, state: &State) -> State {
+        *state
     }
 
-    fn write_isize(&mut self, number: isize) {
-        self.write_u64(number.cast_unsigned() as u64);
+    fn steps(&self, state: &State, found: &mut Vec<(Step, State)>) {
+        steps(state, self, found);
     }
 
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-
-    fn write_usize(&mut self, _length: usize) {}
-
-    fn finish(&self) -> u64 {
-        (self.0 ^ (self.0 >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+    fn broken(&self, state: &State, _: &[(Step, State)]) -> Option<Broken> {
+        state.broken()
     }
 }

@@ -13,11 +13,12 @@ mod next;
 mod replay;
 mod state;
 
-use explore::{Explored, explore};
-use next::{Rule, Scope};
+use semel_testkit::explore::{Explored, explore};
+
+use next::{Rule, Scope, Step};
 use state::Broken;
 
-fn found(scope: &Scope) -> Explored {
+fn found(scope: &Scope) -> Explored<Step, Broken> {
     let explored = explore(scope);
     if let Some((broken, steps)) = &explored.violation {
         println!("{broken:?} after {} steps", steps.len());

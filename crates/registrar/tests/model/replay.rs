@@ -20,13 +20,14 @@ use semel_registrar::store::{
 };
 use semel_store::postgres::{Postgres, PostgresOptions};
 use semel_store::sqlite::{Sqlite, SqliteOptions};
+use semel_testkit::dice::Dice;
 use semel_testkit::servers;
 
 use crate::next::{Scope, Step, steps};
 use crate::state::{ATTEMPTS, KEYS, State, key_of};
 
 const TRACES_SQLITE: u64 = 400;
-const TRACES_POSTGRES: u64 = 200;
+const TRACES_POSTGRES: u64 = 300;
 const STEPS: usize = 18;
 const NOW: UnixMs = UnixMs(1_800_000_000_000);
 const LATER: UnixMs = UnixMs(NOW.0 + 2 * 60 * 60 * 1000);
@@ -116,19 +117,17 @@ async fn sweep(store: &Store) {
 fn walk(number: u64) -> (Vec<Step>, State) {
     let (scope, mut state) = (Scope::serial(), State::default());
     let (mut trace, mut found) = (Vec::new(), Vec::new());
-    let mut random = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut dice = Dice::new(number);
     while trace.len() < STEPS {
         steps(&state, &scope, &mut found);
         // What the world does is rarer than what attempts do.
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         let world = |step: &Step| {
             matches!(step, Step::Hold | Step::TimePasses | Step::Revoke | Step::Crash { .. })
         };
-        if random >> 61 != 0 && found.iter().any(|(step, _)| !world(step)) {
+        if !dice.one_in(8) && found.iter().any(|(step, _)| !world(step)) {
             found.retain(|(step, _)| !world(step));
         }
-        let Some(count) = u64::try_from(found.len()).ok().filter(|count| *count > 0) else { break };
-        let (step, to) = found[usize::try_from((random >> 33) % count).expect("small")];
+        let Some((step, to)) = dice.try_pick(&found).copied() else { break };
         trace.push(step);
         state = to;
     }

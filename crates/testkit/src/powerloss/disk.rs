@@ -6,26 +6,9 @@ use std::fs;
 use std::path::Path;
 
 use super::record::Event;
+use crate::dice::Dice;
 
 const SECTOR: usize = 512;
-
-/// Numbers that are the same for the same seed (SplitMix64).
-pub struct Random(pub u64);
-
-impl Random {
-    /// Less than `limit`.
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) >> 33).expect("31 bits") % limit
-    }
-
-    fn coin(&mut self) -> bool {
-        self.below(2) == 0
-    }
-}
 
 #[derive(Clone)]
 enum Change {
@@ -92,16 +75,16 @@ impl Disk {
     }
 
     /// One of the disks that a power cut now may leave.
-    pub(crate) fn write_image(&self, folder: &Path, random: &mut Random) {
-        let mode = random.below(3);
+    pub(crate) fn write_image(&self, folder: &Path, dice: &mut Dice) {
+        let mode = dice.below(3);
         for (name, states) in &self.names {
             let state = match mode {
                 0 => states.len() - 1,
                 1 => 0,
-                _ => random.below(states.len()),
+                _ => dice.below(states.len()),
             };
             if let Some(content) = states[state].1 {
-                let bytes = self.contents[content].after_cut(random);
+                let bytes = self.contents[content].after_cut(dice);
                 fs::write(folder.join(name), bytes).expect("an image");
             }
         }
@@ -109,34 +92,34 @@ impl Disk {
 }
 
 impl Content {
-    fn after_cut(&self, random: &mut Random) -> Vec<u8> {
+    fn after_cut(&self, dice: &mut Dice) -> Vec<u8> {
         let mut bytes = self.synced.clone();
         let mut later: Vec<&Change> = self.later.iter().map(|(_, change)| change).collect();
-        match random.below(5) {
+        match dice.below(5) {
             // Nothing of it.
             0 => later.clear(),
             // All of it.
             1 => {}
             // Up to a point, and the last one torn.
             2 => {
-                later.truncate(random.below(later.len() + 1));
+                later.truncate(dice.below(later.len() + 1));
                 if let Some(last) = later.pop() {
                     later.iter().for_each(|change| make(&mut bytes, change, &mut |_| true));
-                    make(&mut bytes, last, &mut |_| random.coin());
+                    make(&mut bytes, last, &mut |_| dice.one_in(2));
                 }
                 return bytes;
             }
             // Any sector of any.
             3 => {
-                later.iter().for_each(|change| make(&mut bytes, change, &mut |_| random.coin()));
+                later.iter().for_each(|change| make(&mut bytes, change, &mut |_| dice.one_in(2)));
                 return bytes;
             }
             // Any of them, in any order.
             _ => {
                 for last in (1..later.len()).rev() {
-                    later.swap(last, random.below(last + 1));
+                    later.swap(last, dice.below(last + 1));
                 }
-                later.retain(|_| random.coin());
+                later.retain(|_| dice.one_in(2));
             }
         }
         later.iter().for_each(|change| make(&mut bytes, change, &mut |_| true));
@@ -178,7 +161,7 @@ fn what_was_synced_stays_and_the_rest_may_go() {
     let (mut absent, mut lengths) = (false, std::collections::BTreeSet::new());
     for seed in 0..200 {
         let folder = tempfile::tempdir().expect("a folder");
-        disk.write_image(folder.path(), &mut Random(seed));
+        disk.write_image(folder.path(), &mut Dice::new(seed));
         match fs::read(folder.path().join("f")) {
             Ok(bytes) => {
                 assert_eq!(bytes[..600], [1; 600]);
@@ -193,7 +176,7 @@ fn what_was_synced_stays_and_the_rest_may_go() {
     disk.apply(4, &Event::SyncFolder { began: 4 });
     for seed in 0..50 {
         let folder = tempfile::tempdir().expect("a folder");
-        disk.write_image(folder.path(), &mut Random(seed));
+        disk.write_image(folder.path(), &mut Dice::new(seed));
         assert!(folder.path().join("f").is_file());
     }
 }

@@ -4,6 +4,7 @@
 
 use std::fmt::Debug;
 
+use semel_testkit::dice::Dice;
 use semel_wire::http::{
     Body, Join, List, MemberItem, NameItem, NewInvite, NewMesh, NewName, Problem, Profile,
     TopicItem,
@@ -47,52 +48,36 @@ const TOKENS: &[&str] = &[
     " ",
 ];
 
-/// Numbers that are the same on every run (xorshift).
-struct Drawn(u64);
-
-impl Drawn {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end.max(1) as u64).unwrap()
-    }
-
-    /// A piece of it.
-    fn range(&mut self, bytes: &[u8]) -> std::ops::Range<usize> {
-        let start = self.below(bytes.len() + 1);
-        start..start + self.below(bytes.len() - start + 1).min(40)
-    }
+/// A piece of it.
+fn range(dice: &mut Dice, bytes: &[u8]) -> std::ops::Range<usize> {
+    let start = dice.below(bytes.len() + 1);
+    start..start + dice.below(bytes.len() - start + 1).min(40)
 }
 
-fn mutate(drawn: &mut Drawn, of: &[u8], other: &[u8]) -> Vec<u8> {
+fn mutate(dice: &mut Dice, of: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = of.to_vec();
-    for _ in 0..=drawn.below(3) {
-        let at = drawn.below(bytes.len() + 1);
-        match drawn.below(7) {
+    for _ in 0..=dice.below(3) {
+        let at = dice.below(bytes.len() + 1);
+        match dice.below(7) {
             0 => {
                 if let Some(byte) = bytes.get_mut(at) {
-                    *byte ^= 1 << drawn.below(8);
+                    *byte ^= 1 << dice.below(8);
                 }
             }
-            1 => bytes.insert(at, drawn.next().to_le_bytes()[0]),
-            2 => drop(bytes.drain(drawn.range(of).start.min(at)..at)),
+            1 => bytes.insert(at, dice.number().to_le_bytes()[0]),
+            2 => drop(bytes.drain(range(dice, of).start.min(at)..at)),
             3 => bytes.truncate(at),
             4 => {
-                let piece = bytes[drawn.range(&bytes)].to_vec();
+                let piece = bytes[range(dice, &bytes)].to_vec();
                 bytes.splice(at..at, piece);
             }
             5 => {
-                let token = TOKENS[drawn.below(TOKENS.len())];
-                let end = (at + drawn.below(6)).min(bytes.len());
+                let token = TOKENS[dice.below(TOKENS.len())];
+                let end = (at + dice.below(6)).min(bytes.len());
                 bytes.splice(at..end, token.bytes());
             }
             _ => {
-                let piece = other[drawn.range(other)].to_vec();
+                let piece = other[range(dice, other)].to_vec();
                 bytes.splice(at..at, piece);
             }
         }
@@ -162,12 +147,12 @@ fn what_is_nearly_a_frame_is_refused_or_is_one() {
     for (text, decode) in &examples {
         assert!(decode(text.as_bytes()), "an example is accepted: {text}");
     }
-    let mut drawn = Drawn(0x5eed_0fa5_eed0_15e5);
+    let mut dice = Dice::new(0x5eed_0fa5_eed0_15e5);
     let (mut accepted, mut refused) = (0, 0);
     for number in 0..INPUTS {
         let (text, decode) = &examples[number % examples.len()];
-        let (other, _) = &examples[drawn.below(examples.len())];
-        let bytes = mutate(&mut drawn, text.as_bytes(), other.as_bytes());
+        let (other, _) = &examples[dice.below(examples.len())];
+        let bytes = mutate(&mut dice, text.as_bytes(), other.as_bytes());
         if decode(&bytes) {
             accepted += 1;
         } else {

@@ -1,6 +1,7 @@
 //! Requests made from the document: see [`semel_testkit::openapi`].
 
-use semel_testkit::openapi::{Dice, Fuzz, fuzz};
+use semel_testkit::dice::Dice;
+use semel_testkit::openapi::{Fuzz, fuzz};
 use serde_json::{Value, json};
 
 use super::support::served;

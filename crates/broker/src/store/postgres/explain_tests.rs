@@ -2,9 +2,9 @@
 //! bound. The plans are generic ones, as a statement gets them that is used for long, on tables
 //! with statistics; on small tables every plan is a scan, and says nothing.
 
+use semel_testkit::explain::Explainer;
 use semel_testkit::growth::Growth;
 use semel_testkit::servers;
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::*;
 
@@ -111,23 +111,6 @@ const ROWS: &str = "
     INSERT INTO mesh.audit_event (mesh_id, id, at, kind, detail)
         SELECT mesh, id, n, 'k', '{}' FROM n";
 
-/// And what a broker sets on its connections.
-const STATISTICS: &str =
-    "ANALYZE; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off";
-
-async fn plan(client: &Client, sql: &str) -> String {
-    let parameters = client.prepare(sql).await.expect(sql).params().len();
-    client.batch_execute(&format!("PREPARE asked AS {sql}")).await.expect(sql);
-    let nothing = vec!["NULL"; parameters].join(", ");
-    let with = if parameters == 0 { String::new() } else { format!("({nothing})") };
-    let lines = client.simple_query(&format!("EXPLAIN EXECUTE asked {with}")).await.expect(sql);
-    client.batch_execute("DEALLOCATE asked").await.expect(sql);
-    let text = lines
-        .iter()
-        .filter_map(|line| if let SimpleQueryMessage::Row(row) = line { row.get(0) } else { None });
-    text.collect::<Vec<_>>().join("\n")
-}
-
 /// Whether a plan reads a whole table; the one that has a single row may be.
 fn scans(plan: &str) -> bool {
     let tables = plan.lines().filter_map(|line| line.split_once("Seq Scan on "));
@@ -149,20 +132,17 @@ async fn no_statement_reads_a_large_table_as_a_whole() {
     let address = servers::fresh_postgres().await;
     let options = PostgresOptions::new(&address);
     let _store = PostgresStore::open(options, "epoch-1", UnixMs(1)).await.expect("it opens");
-    let (client, connection) = tokio_postgres::connect(&address, NoTls).await.expect("a client");
-    drop(tokio::spawn(connection));
-    let rows = ROWS.replace("FIRST", "1").replace("LAST", "20000");
-    client.batch_execute(&rows).await.expect("rows");
-    client.batch_execute(STATISTICS).await.expect("statistics");
+    let explainer = Explainer::at(&address).await;
+    explainer.fill(ROWS, 20_000).await;
     let mut scanning = Vec::new();
     for (name, sql) in statements() {
-        let plan = plan(&client, sql).await;
+        let plan = explainer.plan(sql).await;
         if scans(&plan) && !WHOLE.contains(name) {
             scanning.push(format!("{name}\n{plan}"));
         }
     }
     assert!(scanning.is_empty(), "{}", scanning.join("\n\n"));
-    let whole = plan(&client, "SELECT 1 FROM mesh.delivery_queue WHERE attempts = $1").await;
+    let whole = explainer.plan("SELECT 1 FROM mesh.delivery_queue WHERE attempts = $1").await;
     assert!(scans(&whole), "what it looks for is found: {whole}");
 }
 

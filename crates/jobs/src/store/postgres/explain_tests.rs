@@ -1,11 +1,10 @@
 //! How PostgreSQL reads each statement once the tables are large: through an index, whatever is
 //! bound.
 
-use semel_testkit::growth::Growth;
-use semel_testkit::servers;
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
-
 use semel_store::postgres::PostgresOptions;
+use semel_testkit::explain::Explainer;
+use semel_testkit::growth::Growth;
+use semel_testkit::{servers, statements_of};
 
 use super::*;
 
@@ -56,23 +55,6 @@ const ROWS: &str = "
     INSERT INTO jobs.home (id, seen_at, actions)
         SELECT 'home ' || n, jobs.now_ms() - n, '{}' FROM n";
 
-/// And what an engine sets on its connections.
-const STATISTICS: &str =
-    "ANALYZE; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off";
-
-async fn plan(client: &Client, sql: &str) -> String {
-    let parameters = client.prepare(sql).await.expect(sql).params().len();
-    client.batch_execute(&format!("PREPARE asked AS {sql}")).await.expect(sql);
-    let nothing = vec!["NULL"; parameters].join(", ");
-    let with = if parameters == 0 { String::new() } else { format!("({nothing})") };
-    let lines = client.simple_query(&format!("EXPLAIN EXECUTE asked {with}")).await.expect(sql);
-    client.batch_execute("DEALLOCATE asked").await.expect(sql);
-    let text = lines
-        .iter()
-        .filter_map(|line| if let SimpleQueryMessage::Row(row) = line { row.get(0) } else { None });
-    text.collect::<Vec<_>>().join("\n")
-}
-
 /// Read from the end of an index that holds only what is asked for.
 const FROM_THE_END: &[(&str, &str)] = &[
     ("claim CLAIMABLE", " job_ready "),
@@ -100,21 +82,22 @@ fn scans(name: &str, plan: &str) -> bool {
     (0..lines.len()).any(whole)
 }
 
-/// Each with its file.
-#[rustfmt::skip]
 fn statements() -> Vec<(String, &'static str)> {
-    let files = [
-        ("advance", advance::ALL), ("breaker", breaker::ALL), ("claim", claim::ALL),
-        ("execution", execution::ALL), ("family", family::ALL), ("job", job::ALL),
-        ("ledger", ledger::ALL), ("letter", letter::ALL), ("list", list::ALL),
-        ("lock", lock::ALL), ("settle", settle::ALL), ("signal", signal::ALL),
-        ("submit", submit::ALL),
-    ];
-    let named = |(file, all): (&str, &'static [(&str, &'static str)])| {
-        let each = all.iter().map(|(name, sql)| (format!("{file} {name}"), *sql));
-        each.collect::<Vec<_>>()
-    };
-    files.into_iter().flat_map(named).collect()
+    statements_of![
+        advance::ALL,
+        breaker::ALL,
+        claim::ALL,
+        execution::ALL,
+        family::ALL,
+        job::ALL,
+        ledger::ALL,
+        letter::ALL,
+        list::ALL,
+        lock::ALL,
+        settle::ALL,
+        signal::ALL,
+        submit::ALL,
+    ]
 }
 
 #[tokio::test]
@@ -122,16 +105,15 @@ async fn no_statement_reads_a_large_table_as_a_whole() {
     let address = servers::fresh_postgres().await;
     let options = PostgresOptions::new(&address);
     let _pool = Postgres::open(options, &[MIGRATIONS], 1).await.expect("it opens");
-    let (client, connection) = tokio_postgres::connect(&address, NoTls).await.expect("a client");
-    drop(tokio::spawn(connection));
+    let explainer = Explainer::at(&address).await;
     let mut scanning = Vec::new();
-    client.batch_execute("SET enable_seqscan = off").await.expect("a setting");
-    let filled = ROWS.replace("FIRST", "1").replace("LAST", "20000");
-    for rows in [String::new(), format!("{filled}; {STATISTICS}")] {
-        // On empty tables, too: a plan that is made there is kept for long.
-        client.batch_execute(&rows).await.expect("rows");
+    // On empty tables, too: a plan that is made there is kept for long.
+    for rows in [0, 20_000] {
+        if rows > 0 {
+            explainer.fill(ROWS, rows).await;
+        }
         for (name, sql) in statements() {
-            let plan = plan(&client, sql).await;
+            let plan = explainer.plan(sql).await;
             // Not through the one that holds those that have ended, too.
             let looks = ["advance HEAD", "submit FACTS"].contains(&name.as_str());
             let live = !looks || plan.contains(" job_conversation ");
@@ -141,7 +123,7 @@ async fn no_statement_reads_a_large_table_as_a_whole() {
         }
     }
     assert!(scanning.is_empty(), "{}", scanning.join("\n\n"));
-    let whole = plan(&client, "SELECT 1 FROM jobs.job WHERE worker = $1").await;
+    let whole = explainer.plan("SELECT 1 FROM jobs.job WHERE worker = $1").await;
     assert!(scans("", &whole), "what it looks for is found: {whole}");
 }
 

@@ -2,7 +2,7 @@
 
 use semel_store::postgres::PostgresOptions;
 use semel_testkit::growth::Growth;
-use semel_testkit::servers;
+use semel_testkit::{servers, statements_of};
 
 use super::*;
 
@@ -71,19 +71,17 @@ const ARGUMENTS: &[(&str, &str)] = &[
     ("grant GRANT_LIST", "'topic 7', '', 100"),
 ];
 
-/// Each with its file.
-#[rustfmt::skip]
 fn statements() -> Vec<(String, &'static str)> {
-    let files = [
-        ("attempt", attempt::ALL), ("effect", effect::ALL), ("gate", gate::ALL),
-        ("grant", grant::ALL), ("register", register::ALL), ("restore", restore::ALL),
-        ("sweep", sweep::ALL), ("verification", verification::ALL),
-    ];
-    let named = |(file, all): (&str, &'static [(&str, &'static str)])| {
-        let each = all.iter().map(|(name, sql)| (format!("{file} {name}"), *sql));
-        each.collect::<Vec<_>>()
-    };
-    files.into_iter().flat_map(named).collect()
+    statements_of![
+        attempt::ALL,
+        effect::ALL,
+        gate::ALL,
+        grant::ALL,
+        register::ALL,
+        restore::ALL,
+        sweep::ALL,
+        verification::ALL,
+    ]
 }
 
 #[tokio::test]
