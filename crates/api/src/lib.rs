@@ -41,7 +41,9 @@ use semel_core::clock::Clock;
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_serve::Guest;
+use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
 
 use self::access::{Door, Rules, Tokens};
 use self::body::Body;
@@ -50,8 +52,8 @@ use self::field::{Field, Given, unescape};
 use self::find::{Calls, Leads};
 use self::limits::{
     BODY_BYTES_MAX, CALLS_BURST, CALLS_MAX, CALLS_PER_SECOND, CONNECTIONS_MAX, DRAIN_MAX,
-    HEAD_TIMEOUT, RESPONSE_BYTES_MAX, STREAM_KEEP_ALIVE, STREAMS_MAX, TCP_CONNECTIONS_MAX,
-    WRITE_TIMEOUT,
+    HEAD_TIMEOUT, PART_HEALTH_MAX, RESPONSE_BYTES_MAX, STREAM_KEEP_ALIVE, STREAMS_MAX,
+    TCP_CONNECTIONS_MAX, WRITE_TIMEOUT,
 };
 use self::metrics::Metrics;
 use self::part::Part;
@@ -194,6 +196,21 @@ impl Api {
         // Writing to memory does not fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
+    }
+
+    /// How the parts are, by their names: `ok` or `failing`, and what they say besides. Who does not
+    /// say it in time is not well.
+    pub async fn parts_health(&self) -> Map<String, Value> {
+        let mut all = Map::new();
+        for (name, looking) in self.parts.iter().filter_map(Part::health) {
+            let found = match timeout(PART_HEALTH_MAX, looking).await {
+                Ok(Ok(found)) => json!({"status": "ok", "found": found}),
+                Ok(Err(problem)) => json!({"status": "failing", "detail": problem.detail}),
+                Err(_) => json!({"status": "failing", "detail": "it does not say in time"}),
+            };
+            all.insert(name.to_owned(), found);
+        }
+        all
     }
 
     /// Comes back when no call and no stream is left.

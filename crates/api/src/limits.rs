@@ -19,6 +19,9 @@ pub const READING_MAX: usize = 512;
 /// See [`READING_MAX`].
 pub const READING_BYTES_MAX: usize = 64 << 20;
 
+/// How long a part may take to say how it is; whoever asks waits for the others, too.
+pub const PART_HEALTH_MAX: Duration = Duration::from_secs(2);
+
 /// Calls under way on the local API.
 pub const CALLS_MAX: usize = 256;
 

@@ -1,5 +1,6 @@
 //! Who takes part: a table of calls and what they are about, under one API.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
@@ -8,6 +9,11 @@ use serde_json::Value;
 use crate::InFlight;
 use crate::problem::Problem;
 use crate::route::{Answering, Call, Facts, Request, Route, Verb};
+
+/// A part's name, and how it is once it has looked.
+pub type Health<'s> = (&'static str, BoxFuture<'s, Result<Value, Problem>>);
+
+type BoxFuture<'s, T> = Pin<Box<dyn Future<Output = T> + Send + 's>>;
 
 /// What the calls of one part share.
 pub trait State: Send + Sync + 'static {
@@ -18,6 +24,11 @@ pub trait State: Send + Sync + 'static {
 
     /// What an operator's tools see of it; names without a prefix get none.
     fn metrics(&self, _registry: &mut Registry) {}
+
+    /// How it is, for whoever answers for all parts; nothing when it has nothing to say.
+    fn health(&self) -> Option<Health<'_>> {
+        None
+    }
 
     /// What its problem documents say besides, for the OpenAPI document; a name that ends in `?`
     /// is one that may be missing, as all of them should be.
@@ -56,6 +67,10 @@ impl Part {
         self.0.metrics(registry);
     }
 
+    pub(crate) fn health(&self) -> Option<Health<'_>> {
+        self.0.health()
+    }
+
     /// Serves the call of this number in the part's own table.
     pub(crate) fn handle(&self, number: usize, request: Request, place: InFlight) -> Answering {
         self.0.handle(number, request, place)
@@ -68,6 +83,7 @@ trait Serves: Send + Sync {
     fn problem_fields(&self) -> Vec<(&'static str, Value)>;
     fn gate(&self, verb: Verb) -> Option<Problem>;
     fn metrics(&self, registry: &mut Registry);
+    fn health(&self) -> Option<Health<'_>>;
     fn handle(&self, number: usize, request: Request, place: InFlight) -> Answering;
 }
 
@@ -91,6 +107,10 @@ impl<S: State> Serves for Table<S> {
 
     fn metrics(&self, registry: &mut Registry) {
         self.state.metrics(registry);
+    }
+
+    fn health(&self) -> Option<Health<'_>> {
+        self.state.health()
     }
 
     fn handle(&self, number: usize, request: Request, place: InFlight) -> Answering {

@@ -362,7 +362,7 @@ pub const HOUSEKEEPING_DELAY: Duration = Duration::from_secs(10 * 60);
 pub const HOUSEKEEPING_INTERVAL: Duration = DAY;
 
 /// How long an answer to `GET /readyz` is given again: each look is a commit.
-pub const READY_KEPT: Duration = Duration::from_secs(1);
+pub const READY_KEPT: Duration = Duration::from_secs(3);
 
 /// The pause after a hint to the other brokers: what is touched meanwhile shares the next one.
 pub const HINT_INTERVAL: Duration = Duration::from_millis(15);

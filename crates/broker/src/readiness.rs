@@ -36,8 +36,9 @@ impl Readiness {
 fn say(error: &StoreError) -> &'static str {
     match error {
         StoreError::Full => "the disk of the store is full\n",
-        StoreError::Unavailable { .. } | StoreError::Postgres(_) => "the store is not reachable\n",
+        StoreError::Unavailable { .. } => "the store is not reachable\n",
         StoreError::Sqlite(_)
+        | StoreError::Postgres(_)
         | StoreError::RolledBack { .. }
         | StoreError::Panicked
         | StoreError::TooManyRows { .. }

@@ -222,11 +222,11 @@ impl Store {
         either!(self.store_epoch())
     }
 
-    /// Whether it answers and, where this process has the disk, whether that takes a commit.
+    /// Whether it takes a commit.
     pub async fn probe(&self) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(store) => store.probe().await,
-            Self::Postgres(store) => store.store_epoch().await.map(drop),
+            Self::Postgres(store) => store.postgres().probe().await,
         }
     }
 

@@ -125,6 +125,8 @@ pub struct Parts {
 pub struct Engine {
     inner: Arc<Inner>,
     tasks: Mutex<JoinSet<()>>,
+    /// When the store was last seen to take a commit, on the monotonic clock.
+    fit_at: Mutex<Option<Duration>>,
     vital: Vital,
 }
 
@@ -206,7 +208,8 @@ impl Engine {
         });
         inner.breakers.refresh(&inner.parts.store).await?;
         inner.live().await?;
-        Ok(Self { inner, tasks: Mutex::default(), vital: Vital::default() })
+        let (tasks, vital, fit_at) = (Mutex::default(), Vital::default(), Mutex::default());
+        Ok(Self { inner, tasks, vital, fit_at })
     }
 
     /// Starts to work, once everything that gears call is ready (traps.md 35). What was left by
@@ -297,6 +300,18 @@ impl Engine {
     /// The store.
     pub fn store(&self) -> &Store {
         &self.inner.parts.store
+    }
+
+    /// Whether the store takes a commit, or took one a moment ago: each look is one.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        let now = self.inner.parts.clock.monotonic();
+        let fit = || self.fit_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if fit().is_some_and(|at| now.saturating_sub(at) < limits::FIT_KEPT) {
+            return Ok(());
+        }
+        self.store().probe().await?;
+        *fit() = Some(now);
+        Ok(())
     }
 
     /// Who decides over approvals.

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use semel_api::events::{AFTER, LAST_EVENT_ID};
 use semel_api::field::{Field, Kind, NUMBER_MAX};
-use semel_api::part::{Part, State};
+use semel_api::part::{Health, Part, State};
 use semel_api::problem::Problem;
 use semel_api::route::{Answer, Route};
 use semel_core::code::Code;
 use semel_core::id::JobId;
+use serde_json::{Value, json};
 
 use crate::engine::{Engine, Refused};
 use crate::gear::load::Loader;
@@ -33,7 +34,11 @@ impl State for Jobs {
         self.engine.register_metrics(registry);
     }
 
-    fn problem_fields() -> Vec<(&'static str, serde_json::Value)> {
+    fn health(&self) -> Option<Health<'_>> {
+        Some(("jobs", Box::pin(health(&self.engine))))
+    }
+
+    fn problem_fields() -> Vec<(&'static str, Value)> {
         vec![("job_id?", semel_api::schema::text())]
     }
 }
@@ -41,6 +46,14 @@ impl State for Jobs {
 /// The part of an API that is about this engine, whose gears come from there.
 pub fn part(engine: Arc<Engine>, loader: Arc<Loader>) -> Part {
     Part::new(Arc::new(Jobs { engine, loader }), ROUTES)
+}
+
+/// How an engine is: whether its store takes a commit, and what there is to do.
+pub async fn health(engine: &Engine) -> Result<Value, Problem> {
+    engine.probe().await?;
+    let (pending, under_way) = engine.store().depth().await?;
+    let busy = engine.workers().0;
+    Ok(json!({"pending": pending, "under_way": under_way, "busy": busy}))
 }
 
 const NAME: Kind = Kind::Name { bytes_max: NAME_BYTES_MAX };

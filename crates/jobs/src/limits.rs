@@ -386,6 +386,9 @@ pub const DISK_LOOKS_AT_ONCE: usize = 2;
 /// Looks one after the other in which something was moved away before it was counted.
 pub const DISK_MISSED_MAX: u32 = 20;
 
+/// How long a store that took a commit is taken to do so still, by those who ask for health.
+pub const FIT_KEPT: Duration = Duration::from_secs(3);
+
 /// Folders that a look has open beside the one that it reads.
 pub const LOOK_FOLDERS_OPEN: usize = 5;
 

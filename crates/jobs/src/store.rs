@@ -281,11 +281,11 @@ impl Store {
         either!(boxed self.is_restored(no))
     }
 
-    /// Whether the store can do its work now.
+    /// Whether the store takes a commit.
     pub async fn probe(&self) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(store) => store.probe().await,
-            Self::Postgres(store) => Box::pin(store.time()).await.map(drop),
+            Self::Postgres(store) => Box::pin(store.probe()).await,
         }
     }
 

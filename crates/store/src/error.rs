@@ -165,10 +165,12 @@ impl StoreError {
     }
 }
 
-/// Connections, room, and what an operator does.
+/// Connections, room, and what an operator does: to make a database read-only, or a server a
+/// standby, too.
 fn code_passes(code: &SqlState) -> bool {
     const CLASSES: [&str; 3] = ["08", "53", "57"];
-    CLASSES.iter().any(|class| code.code().starts_with(class))
+    *code == SqlState::READ_ONLY_SQL_TRANSACTION
+        || CLASSES.iter().any(|class| code.code().starts_with(class))
 }
 
 /// An error and everything it was caused by, in one line.

@@ -165,6 +165,12 @@ impl Postgres {
         transaction::transact(self, asked).await
     }
 
+    /// Commits a row's lock: what only reads is answered also by a server that takes no commit, as
+    /// a standby is, or one whose database was made read-only.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        self.write(migrate::PROBE, &[]).await.map(drop)
+    }
+
     /// Begins a read-only transaction in which everything is of one moment.
     pub async fn snapshot(&self) -> Result<Transaction, StoreError> {
         Transaction::begin(self, Kind::Snapshot).await

@@ -67,6 +67,16 @@ impl Proxy {
         Self { address, shared, accepting }
     }
 
+    /// In front of a database; gives its address behind the proxy as well.
+    pub async fn before(database: &str) -> (Self, String) {
+        let (front, rest) = database.rsplit_once('@').expect("an address names a user");
+        let (server, name) = rest.split_once('/').expect("an address names a database");
+        let mut found = tokio::net::lookup_host(server).await.expect("a host that is known");
+        let proxy = Self::start(found.next().expect("an address")).await;
+        let far = format!("{front}@{}/{name}", proxy.address());
+        (proxy, far)
+    }
+
     /// Where clients connect.
     pub fn address(&self) -> std::net::SocketAddr {
         self.address

@@ -30,6 +30,45 @@ pub async fn fresh_postgres() -> String {
     format!("{server}/{name}")
 }
 
+/// A database that was made read-only, as an operator or a failover does it: it answers every read
+/// and takes no commit.
+pub struct ReadOnly {
+    client: tokio_postgres::Client,
+    name: String,
+}
+
+impl ReadOnly {
+    /// From now on, and for those who are connected.
+    pub async fn make(address: &str) -> Self {
+        let (client, connection) =
+            tokio_postgres::connect(address, NoTls).await.expect("the test server answers");
+        tokio::spawn(connection);
+        let (_, name) = address.rsplit_once('/').expect("an address names a database");
+        let read_only = Self { client, name: name.to_owned() };
+        read_only.set("on").await;
+        read_only
+    }
+
+    /// It takes commits again.
+    pub async fn undo(self) {
+        self.set("off").await;
+    }
+
+    /// Sessions keep what they began with, so that all of them must begin anew.
+    async fn set(&self, value: &str) {
+        let name = &self.name;
+        let alter = format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}");
+        let end = "
+            SELECT pg_terminate_backend(pid)
+              FROM pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        // One after the other: what begins anew must find what was set.
+        for sql in ["SET default_transaction_read_only = off", &alter, end] {
+            self.client.batch_execute(sql).await.expect("its owner may do so");
+        }
+    }
+}
+
 /// The address of the Redis server. It is shared: give every key a prefix of [`redis_prefix`].
 pub fn redis() -> String {
     address(REDIS_VARIABLE)

@@ -96,6 +96,10 @@ pub(crate) async fn show_status(local: &Local) -> Result<(), Failure> {
         if health.get("set_aside").is_some_and(|count| count != 0) {
             lines.push_str(&format!("set aside  {}\n", text("set_aside")));
         }
+        let jobs = &health["parts"]["jobs"];
+        if let Some(why) = jobs["detail"].as_str() {
+            lines.push_str(&format!("jobs       failing: {}\n", shown(why)));
+        }
         lines
     })
 }

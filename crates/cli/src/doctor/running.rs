@@ -36,7 +36,10 @@ pub(super) async fn look(root: &Path) -> Vec<Finding> {
     findings
 }
 
-/// An engine that runs alone; under `semel up` its daemon answers for it.
+/// What there is to do when an engine's store does not do its work.
+const TO_DO_FOR_ENGINE: &str = "look at its disk or its database, and at its log";
+
+/// An engine that runs alone; under `semel up` its daemon answers for it ([`beside`]).
 async fn engine(root: &Path) -> Option<Finding> {
     let folder = root.join("jobs");
     if !is_locked(&folder.join("lock")) {
@@ -47,12 +50,23 @@ async fn engine(root: &Path) -> Option<Finding> {
     if !socket.exists() {
         return None;
     }
-    let to_do = "look at its disk or its database, and at its log";
+    let to_do = TO_DO_FOR_ENGINE;
     Some(match Client::socket(socket).get("/v1/health").await {
         Ok(answer) if answer.is_success() => Finding::sound(check, "it runs, and its store works"),
         Ok(answer) => Finding::problem(check, format!("it runs, but {}", answer.detail()), to_do),
         Err(error) => Finding::problem(check, format!("it runs, but {}", chain(&error)), to_do),
     })
+}
+
+/// The engine in the process of a daemon, as that says of it.
+fn beside(health: &Value) -> Option<Finding> {
+    let jobs = health.get("parts")?.get("jobs")?;
+    let check = "job engine".to_owned();
+    if jobs.get("status").and_then(Value::as_str) == Some("ok") {
+        return Some(Finding::sound(check, "it runs, and its store works"));
+    }
+    let why = jobs.get("detail").and_then(Value::as_str).unwrap_or("it does not say how it is");
+    Some(Finding::problem(check, format!("it runs, but {why}"), TO_DO_FOR_ENGINE))
 }
 
 async fn daemon(home: &Home) -> Vec<Finding> {
@@ -75,7 +89,8 @@ async fn daemon(home: &Home) -> Vec<Finding> {
                     Finding::warning(check, detail, "nothing is lost; look at the broker")
                 }
             };
-            return std::iter::once(connected).chain(inbox(home, &answer.body)).collect();
+            let others = inbox(home, &answer.body).into_iter().chain(beside(&answer.body));
+            return std::iter::once(connected).chain(others).collect();
         }
         Ok(answer) => {
             let detail = format!("it answers {}: {}", answer.status, answer.detail());

@@ -59,11 +59,7 @@ fn healthy() -> Value {
 }
 
 async fn health(call: Call<Alone>) -> Result<Reply, Problem> {
-    let engine = &call.state.engine;
-    engine.store().probe().await?;
-    let (pending, under_way) = engine.store().depth().await?;
-    let busy = engine.workers().0;
-    Ok(Reply::value(&json!({"pending": pending, "under_way": under_way, "busy": busy})))
+    Ok(Reply::value(&semel_jobs::http::health(&call.state.engine).await?))
 }
 
 async fn metrics(call: Call<Alone>) -> Result<Reply, Problem> {

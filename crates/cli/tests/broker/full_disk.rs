@@ -8,7 +8,7 @@ use semel_testkit::disk::{fill, with_a_small_disk};
 use crate::process::Broker;
 
 /// Whether it is ready; else why not.
-fn ready(broker: &Broker) -> Result<(), String> {
+pub(crate) fn ready(broker: &Broker) -> Result<(), String> {
     let address = broker.url.strip_prefix("ws://").unwrap().split('/').next().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET /readyz HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n").unwrap();

@@ -1,8 +1,6 @@
 //! What an operator does in a database whose answer is lost: nobody can tell whether it was done,
 //! and that is what the exit code says. What was done is not told as failed.
 
-use std::net::SocketAddr;
-
 use semel_testkit::proxy::{Fault, Proxy};
 use semel_testkit::servers::fresh_postgres;
 
@@ -11,11 +9,7 @@ use crate::process::{semel, succeeds};
 /// A database, and the same one behind a proxy.
 async fn behind() -> (String, Proxy, String) {
     let address = fresh_postgres().await;
-    let (front, rest) = address.rsplit_once('@').unwrap();
-    let (server, database) = rest.split_once('/').unwrap();
-    let found: Option<SocketAddr> = tokio::net::lookup_host(server).await.unwrap().next();
-    let proxy = Proxy::start(found.unwrap()).await;
-    let far = format!("{front}@{}/{database}", proxy.address());
+    let (proxy, far) = Proxy::before(&address).await;
     (address, proxy, far)
 }
 

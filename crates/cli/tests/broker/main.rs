@@ -22,5 +22,6 @@ mod recorded;
 mod registrar;
 mod renewed;
 mod tls;
+mod unfit;
 mod unread;
 mod verbs;

@@ -19,12 +19,8 @@ fn semel(home: &Home, arguments: &[&str]) -> Output {
 /// Everything in one, over a database behind a proxy.
 async fn behind() -> (Proxy, Home, Engine) {
     let address = fresh_postgres().await;
-    let (front, rest) = address.rsplit_once('@').unwrap();
-    let (server, database) = rest.split_once('/').unwrap();
-    let server = tokio::net::lookup_host(server).await.unwrap().next().unwrap();
-    let proxy = Proxy::start(server).await;
+    let (proxy, store) = Proxy::before(&address).await;
     let home = Home::new();
-    let store = format!("{front}@{}/{database}", proxy.address());
     let (engine, _) = up(home.path(), &["--store", &store]);
     (proxy, home, engine)
 }

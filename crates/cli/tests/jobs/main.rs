@@ -24,5 +24,6 @@ mod refused;
 mod relay;
 mod restored;
 mod table;
+mod unfit;
 mod unsure;
 mod world;

@@ -63,6 +63,7 @@ pub(super) async fn health(call: Call<Daemon>) -> Result<Reply, Problem> {
         "member_id": link.member_id.map(|id| id.to_string()),
         "member_pubkey": daemon.member.pubkey,
         "uptime_s": uptime.as_secs(),
+        "parts": call.api().parts_health().await,
         "schema_version": schema_version(),
         "versions": {"daemon": daemon.member.version, "ipc_api": IPC_API},
     })))

@@ -227,6 +227,7 @@ pub(super) fn health() -> Value {
         ("member_id", maybe_text()),
         ("member_pubkey", text()),
         ("uptime_s", number()),
+        ("parts", any_object()),
         ("schema_version", number()),
         ("versions", any_object()),
     ])

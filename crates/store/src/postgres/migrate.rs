@@ -28,6 +28,15 @@ const APPLY: &str = "
     INSERT INTO public.semel_schema_migration (component, version, name, checksum, applied_at)
     VALUES ($1, $2, $3, $4, $5)";
 
+/// Locks a row that every database of ours has, which is written down and committed as any change
+/// is, and leaves nothing behind.
+pub(super) const PROBE: &str = "
+    SELECT version
+      FROM public.semel_schema_migration
+     ORDER BY component, version
+     LIMIT 1
+       FOR NO KEY UPDATE";
+
 const HAS_BOOKKEEPING: &str = "SELECT to_regclass('public.semel_schema_migration') IS NOT NULL";
 
 const IS_APPLIED: &str = "

@@ -344,6 +344,10 @@ impl PostgresStore {
         Ok(ago.map(|ms| Duration::from_millis(ms.max(0).cast_unsigned())))
     }
 
+    pub(in crate::store) async fn probe(&self) -> Result<(), StoreError> {
+        self.postgres().probe().await
+    }
+
     pub(in crate::store) async fn time(&self) -> Result<UnixMs, StoreError> {
         let rows = self.postgres().read(TIME, &[]).await?;
         let missing = || corrupt("job", "-", "the server has no time");
