@@ -381,7 +381,7 @@ async fn a_server_that_may_forget_is_refused() {
     let unfit = matches!(refused, Err(OpenError::Unfit { setting: "synchronous_commit", .. }));
     assert!(unfit, "{refused:?}");
     let nobody = Postgres::open(PostgresOptions::new("postgres://x@127.0.0.1:1/x"), &[], 0).await;
-    assert!(matches!(nobody.map(drop), Err(OpenError::Postgres(_))));
+    assert!(matches!(nobody.map(drop), Err(OpenError::Unreachable(_))));
 }
 
 #[tokio::test]
