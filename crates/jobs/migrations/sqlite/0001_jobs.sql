@@ -153,6 +153,9 @@ CREATE TABLE ledger (
 -- What was written stays as it was written, and goes only after its job.
 CREATE TRIGGER ledger_no_update BEFORE UPDATE ON ledger
  BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END;
+CREATE TRIGGER ledger_no_replace BEFORE INSERT ON ledger
+  WHEN EXISTS (SELECT 1 FROM ledger AS old WHERE old.job_no = NEW.job_no AND old.entry = NEW.entry)
+ BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END;
 CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger
   WHEN EXISTS (SELECT 1 FROM job WHERE job.no = OLD.job_no)
  BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END;
