@@ -1,5 +1,7 @@
 //! Plans through the whole engine.
 
+use std::time::Duration;
+
 use semel_core::code::Code;
 use semel_core::hex::Hex;
 use semel_jobs::dispatch::ExecutionStatus;
@@ -216,7 +218,7 @@ async fn a_caller_that_goes_away_leaves_no_job_that_nobody_works_on() {
 /// commit, reaches the step. Nothing else would tell it: no renewal comes by in this test.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_that_was_confirmed_leaves_nothing_running() {
-    let lease = std::time::Duration::from_secs(3600);
+    let lease = Duration::from_secs(3600);
     let bench = Setup { lease, workers: 8, ..Setup::default() }.open().await;
     let bench = std::sync::Arc::new(bench);
     let callers = (0..24).map(|caller| {
@@ -240,7 +242,7 @@ async fn a_cancel_that_was_confirmed_leaves_nothing_running() {
 /// The same for a job that an approval, or a repetition, has made due at this very moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_beside_an_approval_or_a_repetition_leaves_nothing_running() {
-    let lease = std::time::Duration::from_secs(3600);
+    let lease = Duration::from_secs(3600);
     let bench = Setup { lease, workers: 8, ..Setup::default() }.open().await;
     let bench = std::sync::Arc::new(bench);
     let callers = (0..16).map(|caller| {
@@ -329,4 +331,32 @@ async fn a_cancel_reaches_a_gear_that_is_asked() {
     bench.engine.cancel(id, "enough").await.expect("under way");
     bench.script.until_nothing_runs().await;
     assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Cancelled);
+}
+
+/// So does the engine's end: the job is left, and nobody waits for what the gear would have said.
+#[tokio::test]
+async fn a_stop_reaches_a_gear_that_is_asked() {
+    let bench = Setup { shutdown: Duration::ZERO, ..Setup::default() }.open().await;
+    bench.script.will("t", vec![uncertain()]);
+    let id = bench.submit(json!([step("t", "think")])).await;
+    bench.script.until_something_runs().await;
+    bench.engine.stop().await;
+    assert!(!bench.script.is_running(), "it was not stopped");
+    let state = bench.see(id, |_| true).await.job.state;
+    assert_eq!((state.status, state.worker), (JobStatus::Executing, None), "it is left to others");
+}
+
+/// So does the news that somebody else has the job: it is theirs to ask.
+#[tokio::test]
+async fn a_lost_claim_reaches_a_gear_that_is_asked() {
+    let bench = bench().await;
+    bench.script.will("t", vec![uncertain()]);
+    let id = bench.submit(json!([step("t", "think")])).await;
+    bench.script.until_something_runs().await;
+    let taken = "UPDATE job SET fence = fence + 1, worker = 'another', due_at = 9000000000000000";
+    assert_eq!(bench.file().execute(taken, []).expect("a row"), 1);
+    bench.script.until_nothing_runs().await;
+    let state = bench.see(id, |_| true).await.job.state;
+    assert_eq!(state.worker.as_deref(), Some("another"), "it is not touched any more");
+    assert_eq!(state.status, JobStatus::Executing);
 }

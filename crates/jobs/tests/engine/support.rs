@@ -99,6 +99,11 @@ impl Script {
         assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "something goes on");
     }
 
+    /// Whether a run of `hang`, or a question, goes on.
+    pub(crate) fn is_running(&self) -> bool {
+        self.now.borrow().0.values().any(|count| *count > 0)
+    }
+
     /// What became of earlier attempts.
     pub(crate) fn knows(&self, known: Resolution) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
@@ -471,10 +476,14 @@ impl Bench {
         self.take(Asked { request: Some(request.to_owned()), ..Asked::default() }).await
     }
 
+    /// Its file, for somebody else.
+    pub(crate) fn file(&self) -> rusqlite::Connection {
+        semel_testkit::sqlite::open(self.folder.path().join("jobs.db")).expect("a database")
+    }
+
     /// The only number that a query of its file gives.
     pub(crate) fn count(&self, sql: &str) -> i64 {
-        let file = semel_testkit::sqlite::open(self.folder.path().join("jobs.db"));
-        let file = file.expect("a database");
+        let file = self.file();
         file.query_row(sql, [], |row| row.get(0)).expect("a number")
     }
 
