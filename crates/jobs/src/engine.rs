@@ -30,6 +30,7 @@ use std::time::Duration;
 use semel_core::clock::{Clock, UnixMs};
 use semel_core::id::JobId;
 use semel_core::mint::IdMint;
+use semel_core::plausible::SweepClock;
 use semel_registrar::registrar::Registrar;
 use semel_registrar::registrar::sweeper::RetentionDays;
 use semel_store::StoreError;
@@ -166,6 +167,8 @@ struct Inner {
     running: Mutex<HashMap<JobId, Running>>,
     steady: Steady,
     neighbours: Neighbours,
+    /// Which time what is swept goes by.
+    sweeps: Mutex<SweepClock>,
     /// Jobs of which the store knows something new.
     news: broadcast::Sender<News>,
     breakers: Breakers,
@@ -186,7 +189,11 @@ impl Engine {
     /// An engine that takes jobs in and does not work yet.
     pub async fn open(parts: Parts, options: EngineOptions) -> Result<Self, StoreError> {
         let now = parts.store.time().await?.unwrap_or_else(|| parts.clock.wall());
+        // Before anybody can hand in a job that a calendar which has leapt would make the newest.
+        let mut sweeps = SweepClock::new();
+        sweeps.began(parts.store.newest().await?, &*parts.clock);
         let inner = Arc::new(Inner {
+            sweeps: Mutex::new(sweeps),
             slots: Arc::new(Semaphore::new(options.workers)),
             room: Room::new(options.workers.max(limits::PROCESSES_AT_ONCE)),
             claiming: AtomicUsize::new(0),

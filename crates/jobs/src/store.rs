@@ -199,6 +199,14 @@ impl Store {
         }
     }
 
+    /// When its newest job was made, where it has no clock of its own.
+    pub async fn newest(&self) -> Result<Option<UnixMs>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.newest().await,
+            Self::Postgres(_) => Ok(None),
+        }
+    }
+
     /// A person's word: reads, decides, writes, raises the fence. With a grant, which is consumed
     /// in the same transaction or nothing is written.
     pub async fn person(

@@ -91,7 +91,8 @@ impl Registrar {
     ) -> Result<Self, StartError> {
         prove(&store.catalogue().await?)?;
         let (live, entrusted, mut sweeps) = (Live::default(), OnceLock::new(), SweepClock::new());
-        sweeps.look_at(&*clock);
+        let newest = store.newest().await?;
+        sweeps.began(newest, &*clock);
         let sweeps = Mutex::new(sweeps);
         Ok(Self { store, clock, nonces, authority, live, entrusted, sweeps })
     }

@@ -475,6 +475,14 @@ impl Store {
         }
     }
 
+    /// When something was last written that a sweep may take, where it has no clock of its own.
+    pub async fn newest(&self) -> Result<Option<UnixMs>, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.newest().await,
+            Self::Postgres(_) => Ok(None),
+        }
+    }
+
     /// Writes down that lines of the ledgers that are older may be forgotten.
     pub async fn sweep_begin(&self, before: UnixMs, now: UnixMs) -> Result<(), StoreError> {
         either!(self.sweep_begin(before, now))

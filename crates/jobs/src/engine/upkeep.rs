@@ -2,10 +2,10 @@
 //! breakers that other engines have moved, and every night what the registrar may forget and
 //! breakers that nobody has heard of for long.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use semel_core::plausible::{Sweep, SweepClock};
+use semel_core::plausible::Sweep;
 use semel_registrar::limits::{SWEEP_DELAY, SWEEP_INTERVAL, SWEEP_STEPS_ASKED_MAX};
 use semel_store::StoreError;
 
@@ -18,10 +18,9 @@ use crate::store::Age;
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut ticks = tokio::time::interval(UPKEEP.min(inner.options.lease));
     let mut night = inner.parts.clock.monotonic() + SWEEP_DELAY;
-    let mut sweeps = SweepClock::new();
     loop {
         ticks.tick().await;
-        if let Err(error) = once(&inner, &mut sweeps).await {
+        if let Err(error) = once(&inner).await {
             tracing::warn!(error = error.chain(), "upkeep was not done");
         }
         match nightly(&inner, night).await {
@@ -53,7 +52,7 @@ async fn nightly(inner: &Inner, night: Duration) -> Result<Duration, StoreError>
     Ok(if swept.more { now } else { now + SWEEP_INTERVAL })
 }
 
-async fn once(inner: &Arc<Inner>, sweeps: &mut SweepClock) -> Result<(), StoreError> {
+async fn once(inner: &Arc<Inner>) -> Result<(), StoreError> {
     let now = inner.now();
     if let Err(error) = cancel_orphans(inner).await {
         tracing::warn!(error = error.chain(), "sub-jobs of cancelled jobs go on for now");
@@ -67,18 +66,32 @@ async fn once(inner: &Arc<Inner>, sweeps: &mut SweepClock) -> Result<(), StoreEr
             tracing::warn!(%id, error = error.chain(), "a question could not be closed");
         }
     }
-    // What goes is gone for good: it goes by a clock that can be believed, or not yet. An engine
-    // alone has written down by its own when jobs ended, which lags behind a calendar that was put
-    // ahead and behind a machine that slept.
-    let written_by = inner.parts.store.time().await?.unwrap_or_else(|| inner.now());
-    sweeps.heard(written_by, inner.parts.clock.monotonic());
-    match sweeps.look_at(&*inner.parts.clock) {
+    match settled(inner).await? {
         Sweep::By(now) => {
             let before = now.saturating_sub(inner.options.retention);
             sweep(inner, Age { before, now }).await
         }
         Sweep::After(_) => Ok(()),
     }
+}
+
+/// Which time a sweep goes by: what goes is gone for good, so that it is a clock that can be
+/// believed, or none yet. An engine alone has written down by its own when jobs ended, which lags
+/// behind a calendar that was put ahead and behind a machine that slept; it began with that
+/// calendar, though, and says nothing for it.
+async fn settled(inner: &Inner) -> Result<Sweep, StoreError> {
+    let theirs = inner.parts.store.time().await?;
+    let found = {
+        let mut sweeps = inner.sweeps.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(theirs) = theirs {
+            sweeps.heard(theirs, inner.parts.clock.monotonic());
+        }
+        sweeps.look_at(&*inner.parts.clock)
+    };
+    Ok(match (found, theirs) {
+        (Sweep::By(now), None) => Sweep::By(now.min(inner.now())),
+        (found, _) => found,
+    })
 }
 
 /// Cancels what cancelled jobs have asked for as soon as one was cancelled here. Whatever is missed

@@ -272,7 +272,7 @@ impl Gear for TestGear {
 pub(crate) struct Bench {
     pub(crate) engine: Arc<Engine>,
     pub(crate) script: Arc<Script>,
-    folder: tempfile::TempDir,
+    folder: Arc<tempfile::TempDir>,
 }
 
 /// What an engine is made of when a test says nothing else.
@@ -301,6 +301,8 @@ pub(crate) struct Setup {
     /// How long the store asks what became of a write.
     pub(crate) patience: Duration,
     pub(crate) policy: Policy,
+    /// What an engine before this one has left; else nothing is there.
+    pub(crate) folder: Option<Arc<tempfile::TempDir>>,
 }
 
 impl Default for Setup {
@@ -323,6 +325,7 @@ impl Default for Setup {
             more: Vec::new(),
             patience: PATIENCE,
             policy: Policy::default(),
+            folder: None,
         }
     }
 }
@@ -394,7 +397,8 @@ async fn on_postgres(address: &str, now: UnixMs, patience: Duration) -> (Store, 
 
 impl Setup {
     pub(crate) async fn open(self) -> Bench {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = self.folder;
+        let folder = folder.unwrap_or_else(|| Arc::new(tempfile::tempdir().expect("a folder")));
         let clock = self.clock;
         let (store, registrar_store) = match &self.postgres {
             None => on_file(folder.path(), clock.wall()),
@@ -485,6 +489,13 @@ impl Bench {
     pub(crate) fn count(&self, sql: &str) -> i64 {
         let file = self.file();
         file.query_row(sql, [], |row| row.get(0)).expect("a number")
+    }
+
+    /// Ends, and leaves what the next one goes on with.
+    pub(crate) async fn end(self) -> Arc<tempfile::TempDir> {
+        self.engine.stop().await;
+        self.engine.store().close().await;
+        self.folder
     }
 
     /// Where its jobs have their files.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_core::clock::{Clock, SystemClock};
 use semel_core::id::JobId;
-use semel_core::limits::CLOCK_SETTLES_AFTER;
+use semel_core::limits::{CLOCK_SETTLES_AFTER, CLOCK_SETTLES_ALONE};
 use semel_jobs::life::JobStatus;
 use semel_jobs::limits::RETENTION;
 use semel_store::postgres::{Postgres, PostgresOptions};
@@ -56,6 +56,18 @@ async fn upkeep_of_days(bench: &Bench, clock: &SimClock) {
     }
 }
 
+/// Comes back when upkeep was done from beginning to end: it takes note of breakers, and sweeps.
+async fn looked_after(bench: &Bench) {
+    for _ in 0..2 {
+        let id = bench.submit(json!([step("asks", "drop")])).await;
+        bench.until(id, JobStatus::AwaitingApproval).await;
+        let file = bench.file();
+        file.execute("UPDATE job SET expires_at = 1 WHERE expires_at IS NOT NULL", [])
+            .expect("a row");
+        bench.until(id, JobStatus::Cancelled).await;
+    }
+}
+
 /// What an engine alone has finished is kept for its time from then on, however far ahead the
 /// calendar was put since, and however long the machine slept.
 #[tokio::test(flavor = "multi_thread")]
@@ -72,6 +84,34 @@ async fn old_jobs_of_a_file_go_when_their_time_has_passed() {
     clock.advance(RETENTION);
     upkeep_of_days(&bench, &clock).await;
     assert!(!is_there(&bench, before).await && !is_there(&bench, after).await);
+}
+
+/// An engine alone starts with a calendar that is a year ahead: what it finds stays until that has
+/// lasted for a day, and is swept in its time once the calendar is right again.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_jobs_of_a_file_outlive_a_start_with_a_calendar_that_has_leapt() {
+    let begin = 1_800_000_000_000;
+    let on = |clock: &SimClock| Arc::new(clock.clone());
+    let clock = SimClock::at_ms(begin);
+    let bench = Setup { clock: on(&clock), ..Setup::default() }.open().await;
+    let id = done(&bench).await;
+    let folder = Some(bench.end().await);
+    let ahead = SimClock::at_ms(begin + TEN_YEARS_MS);
+    let bench = Setup { clock: on(&ahead), folder, ..Setup::default() }.open().await;
+    for passed in [CLOCK_SETTLES_AFTER, CLOCK_SETTLES_ALONE - CLOCK_SETTLES_AFTER - MINUTE] {
+        ahead.advance(passed);
+        looked_after(&bench).await;
+        assert!(is_there(&bench, id).await, "after {passed:?}");
+    }
+    let folder = Some(bench.end().await);
+    // An hour later: names are made of the time.
+    let clock = SimClock::at_ms(begin + 60 * 60 * 1000);
+    let bench = Setup { clock: on(&clock), folder, ..Setup::default() }.open().await;
+    upkeep_of_days(&bench, &clock).await;
+    assert!(is_there(&bench, id).await);
+    clock.advance(RETENTION);
+    upkeep_of_days(&bench, &clock).await;
+    assert!(!is_there(&bench, id).await, "its time has passed");
 }
 
 /// The calendar leaps ten years ahead. While it has not settled nothing goes; then only what is old

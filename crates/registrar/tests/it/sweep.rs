@@ -65,6 +65,28 @@ async fn a_sweep_at_night_goes_by_a_clock_that_has_settled() {
     assert_eq!(kept().await, 0);
 }
 
+/// A start with a calendar that is a year ahead forgets nothing before that has lasted for a day.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_after_a_start_goes_by_no_calendar_that_has_leapt() {
+    let folder = tempfile::tempdir().unwrap();
+    let registrar = start(sqlite_store(folder.path()), &SimClock::at_ms(NOW.0)).await.unwrap();
+    let mine = Envelope::parse(envelope("leapt").to_string().as_bytes()).unwrap();
+    registrar.grant_issue(&mine, (None, None)).await.unwrap().expect("a grant");
+    drop(registrar);
+    let year = i64::try_from(DAY.as_millis()).unwrap() * 365;
+    let ahead = SimClock::at_ms(NOW.0 + year);
+    let registrar = start(sqlite_store(folder.path()), &ahead).await.unwrap();
+    let sweep = || registrar.sweep_settled(RetentionDays::new(1).unwrap(), 9);
+    for passed in [CLOCK_SETTLES_AFTER, CLOCK_SETTLES_ALONE - CLOCK_SETTLES_AFTER * 2] {
+        ahead.advance(passed);
+        assert!(sweep().await.unwrap().is_err(), "after {passed:?}");
+    }
+    assert_eq!(registrar.grant_list(&mine.domain, None, 9).await.unwrap().len(), 1);
+    // Who leaves it so is believed.
+    ahead.advance(CLOCK_SETTLES_AFTER);
+    assert_eq!(sweep().await.unwrap().map(|swept| swept.grants), Ok(1));
+}
+
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 async fn swept(served: &Served, days: u32) -> Response {

@@ -20,6 +20,13 @@ statements! {
                boot = excluded.boot,
                booted = excluded.booted";
 
+    /// As far as the calendar was when it was made.
+    NEWEST = "
+        SELECT created_at
+          FROM job
+         WHERE no = (SELECT max(no)
+                       FROM job)";
+
     NOTED = "
         SELECT ahead_ms, boot, booted
           FROM clock
@@ -54,6 +61,15 @@ impl SqliteStore {
     /// What is known of the clock by which this engine goes.
     pub(in crate::store) async fn note_calendar(&self, note: Calendar) -> Result<(), StoreError> {
         self.sqlite.write(move |tx| write(tx, &note)).await
+    }
+
+    /// When the newest job was made.
+    pub(in crate::store) async fn newest(&self) -> Result<Option<UnixMs>, StoreError> {
+        let read = self.sqlite.read(|connection| {
+            let mut statement = connection.prepare_cached(NEWEST)?;
+            Ok(statement.query_row([], |row| row.get(0).map(UnixMs)).optional()?)
+        });
+        read.await
     }
 
     /// Whether something can be written: a full disk answers every read.

@@ -12,6 +12,20 @@ statements! {
         INSERT INTO sweep (before, at)
         VALUES (:before, :now)";
 
+    /// Of each ledger the last line, and of the grants the one that ends last: no other is found
+    /// without reading them all.
+    NEWEST = "
+        SELECT nullif(max(coalesce((SELECT at
+                                      FROM attempt
+                                     WHERE entry = (SELECT max(entry) FROM attempt)), 0),
+                          coalesce((SELECT at
+                                      FROM failure_audit
+                                     WHERE entry = (SELECT max(entry) FROM failure_audit)), 0),
+                          coalesce((SELECT issued_at
+                                      FROM grant_issued
+                                     WHERE not_after = (SELECT max(not_after)
+                                                          FROM grant_issued)), 0)), 0)";
+
     NEXT_ATTEMPTS = "
         SELECT entry, at
           FROM attempt
@@ -74,6 +88,16 @@ impl SqliteStore {
             Ok(())
         });
         write.await
+    }
+
+    /// When something was last written that a sweep may take.
+    pub(in crate::store) async fn newest(&self) -> Result<Option<UnixMs>, StoreError> {
+        let read = self.sqlite.read(|connection| {
+            let newest: Option<i64> =
+                connection.prepare_cached(NEWEST)?.query_row([], |row| row.get(0))?;
+            Ok(newest.map(UnixMs))
+        });
+        read.await
     }
 
     pub(in crate::store) async fn attempt_sweep(
