@@ -1,6 +1,9 @@
-//! Every transaction of the jobs' PostgreSQL store, with every fault at every request of it and
-//! once more in what recovers from that (`semel_testkit::faults`). While a request is held up the
-//! lease passes and another engine takes what it can.
+//! What engines and people write to the jobs' PostgreSQL store, with every fault at every request of
+//! it and once more in what recovers from that (`semel_testkit::faults`). While a request is held up
+//! the lease passes and another engine takes what it can. Every word of a person, and the end of a
+//! question that nobody has answered, is one transaction, which differs in what it decides alone;
+//! so is every move, whichever way it goes. What a store forgets of breakers, and what a restore
+//! notes, is not here.
 //!
 //! Afterwards no job is half there, nobody was told that it has a job which is another's, what was
 //! said of a write is true, and the pool is usable.
@@ -37,17 +40,17 @@ async fn open(options: PostgresOptions) -> Postgres {
 }
 
 /// One run: the engine that is under test, and everybody else.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     faulty: &'a Faulty,
     /// On whose way something fails.
-    mine: Store,
+    pub(crate) mine: Store,
     pool: Postgres,
     /// On whose way nothing does.
-    world: World,
+    pub(crate) world: World,
 }
 
 /// Runs it in copies of a database to which `more` was done.
-async fn each(more: impl AsyncFnOnce(&World), run: impl AsyncFn(&Run<'_>)) -> Tried {
+pub(crate) async fn each(more: impl AsyncFnOnce(&World), run: impl AsyncFn(&Run<'_>)) -> Tried {
     let seed = async |address: String| {
         let world = on_postgres_at(address).await;
         more(&world).await;
@@ -72,7 +75,7 @@ async fn each(more: impl AsyncFnOnce(&World), run: impl AsyncFn(&Run<'_>)) -> Tr
 
 impl Run<'_> {
     /// The fault happens during `mine`; afterwards the pool is usable.
-    async fn during<T>(
+    pub(crate) async fn during<T>(
         &self,
         mine: impl Future<Output = T>,
         meanwhile: impl Future<Output = ()>,
@@ -112,11 +115,11 @@ async fn whole(world: &World) {
 }
 
 /// What a caller was told, one try after the other.
-type Told<T> = Vec<Result<T, Fate>>;
+pub(crate) type Told<T> = Vec<Result<T, Fate>>;
 
 /// Asks until the answer is definite and not that nothing was done. That what the store says of
 /// itself is impossible is never an answer.
-async fn until_told<T>(ask: impl AsyncFn(usize) -> Result<T, StoreError>) -> Told<T> {
+pub(crate) async fn until_told<T>(ask: impl AsyncFn(usize) -> Result<T, StoreError>) -> Told<T> {
     let mut told = Vec::new();
     for number in 0..TRIES {
         let answer = ask(number).await;
@@ -132,7 +135,7 @@ async fn until_told<T>(ask: impl AsyncFn(usize) -> Result<T, StoreError>) -> Tol
 }
 
 /// Nothing can be there, by what was said.
-fn is_undone<T>(told: &Told<T>) -> bool {
+pub(crate) fn is_undone<T>(told: &Told<T>) -> bool {
     told.iter().all(|answer| matches!(answer, Err(Fate::Undone)))
 }
 
@@ -480,12 +483,18 @@ async fn asked(world: &World) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Says {
     Approve,
+    Reject,
     Cancel,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approval_counts_once_and_is_not_refused_when_it_did() {
     counts_once(Says::Approve).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_counts_once_and_is_not_refused_when_it_did() {
+    counts_once(Says::Reject).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -517,6 +526,9 @@ async fn counts_once(says: Says) {
                 Says::Approve => {
                     let grant = || Some(approval("r1"));
                     until_told(async |_| speak(1, grant(), AwaitingApproval, Executing).await).await
+                }
+                Says::Reject => {
+                    until_told(async |_| speak(1, None, AwaitingApproval, Cancelled).await).await
                 }
                 Says::Cancel => {
                     until_told(async |_| speak(2, None, Validating, Cancelled).await).await

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod breaker_faults;
 mod breakers;
 mod claims;
 mod cost;

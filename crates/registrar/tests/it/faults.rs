@@ -1,6 +1,6 @@
-//! Every transaction of the registrar's PostgreSQL store, with every fault at every request of it
-//! and once more in what recovers from that (`semel_testkit::faults`). While a request is held up
-//! another registrar is asked for the same.
+//! What callers and operators write to the registrar's PostgreSQL store, with every fault at every
+//! request of it and once more in what recovers from that (`semel_testkit::faults`). While a request
+//! is held up another registrar is asked for the same. What a restore notes is not here.
 //!
 //! Afterwards an effect is there with all that belongs to it or not at all, nobody was told
 //! otherwise, and the pool is usable.
@@ -295,4 +295,45 @@ async fn a_sweep_forgets_lines_and_never_an_effect() {
     })
     .await;
     assert!(tried.requests > 3, "{tried:?}");
+}
+
+/// Each try is a grant of its own, and a line of its own at the gate.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_and_a_gate_are_as_they_were_told() {
+    let tried = each(
+        async |_: &Registrar, _: &Grant| {},
+        async |run| {
+            let issue = async |_| Ok(run.mine.grant_issue(&wanted(), (None, None)).await?.unwrap());
+            let hold = async |_| run.mine.gate_set("deploys", Gate::Held).await;
+            let both = async { (until_told(issue).await, until_told(hold).await) };
+            let (issued, held) = run.during(both, std::future::ready(())).await;
+            // One of each was there before.
+            let (grants, lines) = (run.count("grant_issued").await, run.count("gate").await);
+            let may_be = |undone: usize, tries: usize| i64::try_from(1 + tries - undone).unwrap();
+            let undone = |fates: &[Option<Fate>]| {
+                fates.iter().filter(|fate| **fate == Some(Fate::Undone)).count()
+            };
+            let of_grants: Vec<_> =
+                issued.iter().map(|told| told.as_ref().err().copied()).collect();
+            let of_lines: Vec<_> = held.iter().map(|told| told.as_ref().err().copied()).collect();
+            for (there, fates) in [(grants, &of_grants), (lines, &of_lines)] {
+                let told = i64::try_from(fates.iter().filter(|fate| fate.is_none()).count());
+                assert!(there > told.unwrap(), "told, and not there: {fates:?}");
+                assert!(
+                    there <= may_be(undone(fates), fates.len()),
+                    "undone, and there: {fates:?}"
+                );
+            }
+            let is_held = run.other.gate("deploys").await.unwrap() == Gate::Held;
+            assert_eq!(is_held, lines > 1, "{held:?}");
+            let Some(Ok(grant)) = issued.last() else { return };
+            run.other.gate_set("deploys", Gate::Open).await.unwrap();
+            let (envelope, attempt_id) = (wanted(), "later".to_owned());
+            let asked = Asked { envelope, grant: grant.clone(), attempt_id };
+            let used = run.other.register(asked).await.unwrap().unwrap();
+            assert_eq!(used.outcome, Outcome::Registered, "what was told counts: {issued:?}");
+        },
+    )
+    .await;
+    assert!(tried.requests >= 2, "{tried:?}");
 }
