@@ -23,7 +23,8 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Deaf {
     /// One stood still as a whole, for longer than a claim lasts.
     pub(crate) stood_still: Vec<(Instant, Instant)>,
-    /// The store was away, its sessions were ended, or one was cut off from it.
+    /// The store was away, or one was cut off from it. Whose sessions are ended hears again as soon
+    /// as it has a new one, and finds what it missed.
     pub(crate) cut_off: Vec<(Instant, Instant)>,
 }
 
@@ -110,6 +111,8 @@ pub(crate) struct Verdict {
     pub(crate) undone_but_done: u64,
     /// Done, and nobody has submitted it.
     pub(crate) invented: u64,
+    /// Neither ended nor asked about in the end, whoever heard of it.
+    pub(crate) unfinished: u64,
     /// Waiting for a person: no violation.
     pub(crate) asked: u64,
     pub(crate) completed: u64,
@@ -120,6 +123,16 @@ impl Verdict {
     pub(crate) fn is_clean(&self) -> bool {
         let (asked, completed) = (self.asked, self.completed);
         *self == Self { asked, completed, ..Self::default() }
+    }
+
+    /// Jobs in the engines' lists to which something must still happen, and what is wrong with those
+    /// of which no caller was told.
+    pub(crate) fn add(&mut self, unfinished: Vec<String>, strangers: Vec<String>) {
+        self.unfinished += unfinished.len() as u64;
+        self.undone_but_done += strangers.len() as u64;
+        self.examples.extend(unfinished.into_iter().map(|id| format!("never ended: {id}")));
+        self.examples.extend(strangers);
+        self.examples.truncate(EXAMPLES_MAX);
     }
 
     fn say(&mut self, what: &str, job: &Submitted) {

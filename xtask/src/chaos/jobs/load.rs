@@ -39,6 +39,8 @@ pub(crate) struct Journal {
     second_is_gone: AtomicBool,
     submitted: Mutex<Vec<Submitted>>,
     surprises: Mutex<Vec<String>>,
+    /// Answers that nothing was written under a key, each compared with what came of it.
+    undone: AtomicU64,
 }
 
 impl Journal {
@@ -46,7 +48,7 @@ impl Journal {
     pub(crate) fn new(jobs: u64) -> Self {
         let (submitted, surprises) = (Mutex::default(), Mutex::default());
         let (left, stop, second_is_gone) = (AtomicU64::new(jobs), false.into(), false.into());
-        Self { left, stop, second_is_gone, submitted, surprises }
+        Self { left, stop, second_is_gone, submitted, surprises, undone: AtomicU64::new(0) }
     }
 
     /// Callers finish what they have begun and end.
@@ -71,6 +73,10 @@ impl Journal {
     /// Answers that no caller should get.
     pub(crate) fn surprises(&self) -> MutexGuard<'_, Vec<String>> {
         lock(&self.surprises)
+    }
+
+    pub(crate) fn undone(&self) -> u64 {
+        self.undone.load(Ordering::SeqCst)
     }
 
     fn takes_one(&self) -> bool {
@@ -173,16 +179,31 @@ impl Caller {
 
     /// The same key again is safe, however the last attempt ended, and at whichever engine.
     async fn until_accepted(&mut self, name: &str, job: &Value, needs: Option<Needs>) -> Said {
+        let mut may_be_there = false;
         loop {
             let Some(engine) = self.engine(needs) else { return Said::Unknown };
             match engine.post("/v1/jobs", job, Some(name)).await {
-                Ok(answer) if answer.is_success() => return self.accepted(name, &answer),
-                Ok(answer) if answer.status < 500 && answer.status != 429 => {
+                Ok(answer) if answer.is_success() => {
+                    if contradicts(may_be_there, &answer) {
+                        let what = format!("{name} was there, and all that was said is undone");
+                        self.journal.surprises().push(what);
+                    }
+                    return self.accepted(name, &answer);
+                }
+                // Nothing was written, and that will be seen.
+                Ok(answer) if answer.status == 429 || answer.code() == Some(UNDONE) => {
+                    self.journal.undone.fetch_add(1, Ordering::SeqCst);
+                    tokio::time::sleep(RETRY).await;
+                }
+                Ok(answer) if answer.status < 500 => {
                     let what = format!("{name} was answered {}: {}", answer.status, answer.body);
                     self.journal.surprises().push(what);
                     return Said::Unknown;
                 }
-                Ok(_) | Err(_) => tokio::time::sleep(RETRY).await,
+                Ok(_) | Err(_) => {
+                    may_be_there = true;
+                    tokio::time::sleep(RETRY).await;
+                }
             }
         }
     }
@@ -218,6 +239,25 @@ impl Caller {
     }
 }
 
+/// A job that was there already was made by an answer of which nobody knew, or something was said
+/// that is not so.
+fn contradicts(may_be_there: bool, answer: &Answer) -> bool {
+    answer.status == 200 && !may_be_there
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_although_everything_was_said_to_be_undone() {
+        let answer = |status| Answer { status, body: Value::Null };
+        assert!(contradicts(false, &answer(200)));
+        assert!(!contradicts(true, &answer(200)), "nobody knew of an earlier one");
+        assert!(!contradicts(false, &answer(201)));
+    }
 }

@@ -4,16 +4,19 @@
 mod engines;
 mod homes;
 mod judge;
+mod listed;
 mod load;
 mod outside;
+mod person;
 mod runs;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use semel_client::Client;
+use semel_core::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -23,6 +26,7 @@ pub(crate) use judge::Deaf;
 use judge::{Said, Standing, Verdict};
 use load::{Caller, Journal};
 pub(crate) use outside::Outside;
+use person::Words;
 pub(crate) use runs::{Trouble, run};
 
 use crate::random::Random;
@@ -67,7 +71,10 @@ pub(crate) struct Work {
     outside: Outside,
     journal: Arc<Journal>,
     callers: Vec<JoinHandle<()>>,
-    quiet_limit: Duration,
+    /// What a person says.
+    words: Arc<Words>,
+    person: Mutex<Option<JoinHandle<()>>>,
+    kinds: Kinds,
 }
 
 impl Work {
@@ -94,8 +101,10 @@ impl Work {
             runtime.spawn(caller.run())
         });
         let callers = callers.collect();
-        let quiet_limit = if kinds == Kinds::OfHomes { GONE_LIMIT } else { QUIET_LIMIT };
-        Ok(Self { engines, outside, journal, callers, quiet_limit })
+        let words = Arc::new(Words::default());
+        let answering = Arc::clone(&words).answer_some(engines.clone(), random.fork());
+        let person = Mutex::new(Some(runtime.spawn(answering)));
+        Ok(Self { engines, outside, journal, callers, words, person, kinds })
     }
 
     /// Nothing more is submitted; what was begun is said.
@@ -125,29 +134,48 @@ impl Work {
         random: &mut Random,
         deaf: &Deaf,
     ) -> Result<Judged> {
+        self.words.stop();
+        let person = self.person.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(person) = person {
+            runtime.block_on(person).context("the person who answers failed")?;
+        }
         let standings = self.quiet(runtime)?;
         let asked = standings.iter().filter(|(_, standing)| **standing == Standing::Asked);
         let asked: Vec<String> = asked.map(|(id, _)| id.clone()).collect();
         for id in &asked {
             let runs = random.below(2) == 0;
-            if runtime.block_on(self.answer(id, runs)) {
-                let mut submitted = self.journal.submitted();
-                let said = Said::Accepted(id.clone());
-                for job in submitted.iter_mut().filter(|job| job.said == said) {
-                    job.runs_granted += u64::from(runs);
-                    job.has_happened |= !runs;
-                }
+            if let Some(engine) = self.engines.first() {
+                runtime.block_on(self.words.answer(engine, id, runs));
             }
         }
         let standings = if asked.is_empty() { standings } else { self.quiet(runtime)? };
         pause(SETTLES);
-        let (submitted, requests) = (self.journal.submitted(), self.outside.requests());
-        let verdict = judge::judge(&submitted, &requests, &standings, deaf);
-        let surprises = self.journal.surprises().clone();
-        let jobs = submitted.len();
-        Ok(Judged { verdict, jobs, requests: requests.len(), asked: asked.len(), surprises })
+        let (mut submitted, requests) = (self.journal.submitted(), self.outside.requests());
+        for job in submitted.iter_mut() {
+            let said = self.words.of(&job.name);
+            (job.runs_granted, job.has_happened) = (said.runs, said.happened);
+        }
+        let mut verdict = judge::judge(&submitted, &requests, &standings, deaf);
+        let left = runtime.block_on(self.unfinished()).context("no engine lists its jobs")?;
+        let all = runtime.block_on(listed::listed(&self.engines, ""));
+        let all = all.context("no engine lists its jobs")?;
+        let strangers = runtime.block_on(listed::strangers(&self.engines, &all, &submitted));
+        verdict.add(left, strangers);
+        let (early, answered_early) = self.words.early();
+        Ok(Judged {
+            verdict,
+            jobs: submitted.len(),
+            listed: all.len(),
+            requests: requests.len(),
+            asked: asked.len(),
+            early,
+            answered_early,
+            undone: self.journal.undone(),
+            surprises: self.journal.surprises().clone(),
+        })
     }
 
+    /// Waits for all that were accepted, and for whatever else there is.
     fn quiet(&self, runtime: &Runtime) -> Result<HashMap<String, Standing>> {
         let accepted: Vec<(String, bool)> = {
             let submitted = self.journal.submitted();
@@ -157,10 +185,12 @@ impl Work {
             });
             ids.collect()
         };
+        let limit = if self.kinds == Kinds::OfHomes { GONE_LIMIT } else { QUIET_LIMIT };
         let mut standings: HashMap<String, Standing> = HashMap::new();
+        let mut left = None;
         for _ in 0..QUIET_LIMITS_MAX {
-            let before = standings.len();
-            let done = wait_until(self.quiet_limit, || {
+            let before = (standings.len(), left);
+            let done = wait_until(limit, || {
                 for (id, may_fail) in &accepted {
                     if !standings.contains_key(id) {
                         let found = runtime.block_on(standing(&self.engines, id));
@@ -168,28 +198,26 @@ impl Work {
                         standings.extend(over.map(|standing| (id.clone(), standing)));
                     }
                 }
-                Ok(standings.len() >= accepted.len())
+                if standings.len() < accepted.len() {
+                    return Ok(false);
+                }
+                left = runtime.block_on(self.unfinished()).map(|left| left.len());
+                Ok(left == Some(0))
             })?;
-            if done || standings.len() == before {
+            if done || (standings.len(), left) == before {
                 break;
             }
         }
         Ok(standings)
     }
 
-    /// As a person: whether it may have counted.
-    async fn answer(&self, id: &str, runs: bool) -> bool {
-        let Some(client) = self.engines.first() else { return false };
-        let Ok(job) = client.get(&format!("/v1/jobs/{id}")).await else { return false };
-        let (hash, question) = (&job.body["plan_hash"], &job.body["question"]["number"]);
-        let word = match runs {
-            true => json!({"answer": "run", "question": question, "plan_hash": hash}),
-            false => json!({
-                "answer": "happened", "question": question, "result": {}, "plan_hash": hash,
-            }),
-        };
-        let answered = client.post(&format!("/v1/jobs/{id}/approve"), &word, None).await;
-        answered.is_ok_and(|answer| answer.is_success() || answer.status >= 500)
+    /// Jobs to which something must still happen. Where one engine is gone for ever, those may wait
+    /// that only it can do.
+    async fn unfinished(&self) -> Option<Vec<String>> {
+        let may_wait = self.kinds == Kinds::OfHomes;
+        let now = SystemClock::new().wall();
+        let left = listed::unfinished(&self.engines, may_wait, now).await?;
+        Some(left.into_iter().map(|job| job.id).collect())
     }
 }
 
@@ -216,9 +244,16 @@ async fn standing(engines: &[Client], id: &str) -> Option<Standing> {
 pub(crate) struct Judged {
     verdict: Verdict,
     jobs: usize,
+    /// By the engines, also those of which nobody was told.
+    listed: usize,
     requests: usize,
-    /// Asked before a person has answered.
+    /// Asked when nothing failed any more.
     asked: usize,
+    /// Seen to ask before, and answered then.
+    early: usize,
+    answered_early: u64,
+    /// Answers that nothing was written under a key.
+    undone: u64,
     surprises: Vec<String>,
 }
 
@@ -227,15 +262,23 @@ impl Judged {
         self.verdict.is_clean() && self.surprises.is_empty()
     }
 
+    /// Whether anybody was asked anything.
+    pub(crate) fn somebody_was_asked(&self) -> bool {
+        self.asked + self.early > 0
+    }
+
     pub(crate) fn json(&self) -> Value {
         let verdict = &self.verdict;
         json!({
-            "jobs": self.jobs, "requests": self.requests, "asked": self.asked,
+            "jobs": self.jobs, "listed": self.listed, "requests": self.requests,
+            "asked": self.asked, "asked_early": self.early,
+            "answered_early": self.answered_early, "said_undone": self.undone,
             "completed": verdict.completed, "twice": verdict.twice,
             "overlapping": verdict.overlapping, "lost": verdict.lost,
-            "failed": verdict.failed, "after_cancel": verdict.after_cancel,
-            "undone_but_done": verdict.undone_but_done, "invented": verdict.invented,
-            "surprises": self.surprises, "examples": verdict.examples,
+            "unfinished": verdict.unfinished, "failed": verdict.failed,
+            "after_cancel": verdict.after_cancel, "undone_but_done": verdict.undone_but_done,
+            "invented": verdict.invented, "surprises": self.surprises,
+            "examples": verdict.examples,
         })
     }
 }

@@ -85,15 +85,12 @@ pub(crate) fn run(program: &Path, jobs: u64, seed: u64, trouble: Trouble) -> Res
     pause(SETTLES);
     let (terminated, stepped) = (storm.as_ref().map(Storm::hit), steps.as_ref().map(Steps::made));
     drop((storm, steps));
-    // Sessions were ended all the time.
-    let cut_off = terminated.map(|_| (began, now())).into_iter().collect();
-    let deaf = Deaf { cut_off, ..Deaf::default() };
-    let judged = work.judge(&runtime, &mut random, &deaf)?;
+    let judged = work.judge(&runtime, &mut random, &Deaf::default())?;
     let mut ended = Vec::new();
     for process in &mut engines.processes {
         ended.extend(process.ended()?.map(|status| format!("{}: {status}", process.name)));
     }
-    let asked_in_vain = trouble == Trouble::Clocks && judged.asked > 0;
+    let asked_in_vain = trouble == Trouble::Clocks && judged.somebody_was_asked();
     let is_clean = judged.is_clean() && ended.is_empty() && !asked_in_vain;
     let mut report = judged.json();
     report["seed"] = json!(seed);
