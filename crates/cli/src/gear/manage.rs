@@ -45,8 +45,8 @@ pub(super) async fn install(
     let installed = package::install(home, home, folder, &missing);
     drop(installing);
     let (document, state) = installed.map_err(|error| failed(chain(&error)))?;
-    let asks = document.asks_for();
-    let bounded = groups::told(&groups::look());
+    let found = groups::look();
+    let (asks, bounded) = (document.asks_for(&found), groups::told(&found));
     let manifest = &document.manifest;
     print(&match form {
         Form::Json => {

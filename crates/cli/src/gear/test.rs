@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_core::shown::shown as plain;
 use semel_jobs::config::Config;
+use semel_jobs::gear::groups;
 use semel_jobs::gear::trial::Trial;
 use semel_jobs::gear::{
     Desk, Ended, Failure as GearFailure, FailureClass, Later, Output, Report, SubJob, SubJobEnded,
@@ -87,17 +88,15 @@ pub(super) async fn run(home: &Path, arguments: &Arguments) -> Result<(), Failur
     let document = trial.gear().document();
     let Some(action) = &arguments.action else {
         let actions: Vec<&String> = document.manifest.actions.keys().collect();
+        let asks = document.asks_for(&groups::look());
         let found = json!({"id": document.manifest.id, "version": document.manifest.version,
-            "actions": actions, "permissions": document.asks_for()});
+            "actions": actions, "permissions": asks});
         return print(&match form {
             Form::Json => format!("{found}\n"),
             Form::Text => {
                 let actions: Vec<&str> = actions.into_iter().map(String::as_str).collect();
-                let asks: String = document
-                    .asks_for()
-                    .iter()
-                    .map(|ask| format!("it may {}\n", plain(ask)))
-                    .collect();
+                let asks: String =
+                    asks.iter().map(|ask| format!("it may {}\n", plain(ask))).collect();
                 format!("{} can: {}\n{asks}", document.manifest.id, actions.join(", "))
             }
         });

@@ -1,6 +1,10 @@
 //! What a gear has done in the operator's name: nothing that it does not declare, and what it
 //! declares is shown before it is installed.
 
+use std::fs;
+
+use semel_jobs::gear::groups;
+use semel_jobs::gear::sandbox::count::Processes;
 use serde_json::{Value, json};
 
 use crate::world::{Up, World};
@@ -84,20 +88,44 @@ fn what_is_declared_is_shown_and_done() {
         declaring("sub_jobs = [\"mesh.send\", \"wait.*\"]\npublish = [\"@me\", \"#builds\"]");
     let up = Up::start(&world);
     let text = world.succeeds(&["gear", "install", "hostile"], "");
+    let bounded = groups::look();
     for line in [
         "  it may have these actions done in your name: mesh.send, wait.*\n",
         "  it may send messages in your name to: @me, #builds\n",
-        "  it may run 32 processes, each with 512 MB of memory, 5 s of processor and 64 open \
-         files, and write 1024 MB in files of 8 MB\n",
+        &format!(
+            "  it may run {}, each with 512 MB of memory, 5 s of processor and 64 open files, and \
+             write 1024 MB in files of 8 MB\n",
+            Processes::of(32, &bounded)
+        ),
+        // And what is not enforced on this host.
+        &format!("  {}\n", groups::told(&bounded)),
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
+    let again = world.succeeds(&["gear", "install", "hostile", "--json"], "");
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(again["bounded"], groups::told(&bounded));
     let shown = world.succeeds(&["gear", "test", "hostile"], "");
     assert!(shown.contains("it may send messages in your name to: @me, #builds\n"), "{shown}");
     nothing_was_sent(&up);
     let job = has_done(&up, &tells("@me"));
     assert_eq!(job["status"], "completed", "{job:#}");
     assert_eq!(up.asked(&["outbox", "list"])["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_is_not_counted_is_said() {
+    let world = World::new();
+    let open = world.path().join("open").display().to_string();
+    fs::create_dir(&open).unwrap();
+    let manifest = fs::read_to_string(world.gear().join("gear.toml")).unwrap();
+    let declared = format!("secrets = []\nwrite = [\"{open}/**\"]");
+    fs::write(world.gear().join("gear.toml"), manifest.replace("secrets = []", &declared)).unwrap();
+    let text = world.succeeds(&["gear", "install", "hostile"], "");
+    let uses = format!(
+        "write 1024 MB in files of 8 MB, and in {open} as many of these as there is room for\n"
+    );
+    assert!(text.contains(&uses), "{text}");
 }
 
 #[test]

@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use crate::warm::{Notes, runtime};
 use crate::world::{World, alive, marker};
 
-fn shell() -> Shell {
-    Shell::new(PathBuf::from(env!("CARGO_BIN_EXE_semel")), None)
+fn shell(world: &World) -> Shell {
+    std::fs::create_dir_all(world.home()).unwrap();
+    Shell::new(&world.home(), PathBuf::from(env!("CARGO_BIN_EXE_semel")), None)
 }
 
 fn call(world: &World, command: &str) -> Call {
@@ -34,15 +35,15 @@ fn call(world: &World, command: &str) -> Call {
 fn run(world: &World, command: &str) -> Ended {
     let (_switch, stop) = Stop::channel();
     runtime().block_on(async {
-        shell().run(call(world, command), Arc::new(Notes::default()), stop).await
+        shell(world).run(call(world, command), Arc::new(Notes::default()), stop).await
     })
 }
 
 #[test]
 fn a_command_runs_in_the_workspace_and_sees_nothing_else() {
     let world = World::new();
-    assert_eq!(shell().recovery("run", &Value::Null), Recovery::Ask);
-    assert!(shell().manifest().actions["run"].always_asks);
+    assert_eq!(shell(&world).recovery("run", &Value::Null), Recovery::Ask);
+    assert!(shell(&world).manifest().actions["run"].always_asks);
     let ended = run(&world, "echo mine > file && cat file; echo oops >&2; cat /etc/passwd");
     let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
     assert_eq!(failure.code, "exit_1");
@@ -75,7 +76,7 @@ fn a_command_that_is_stopped_leaves_nothing() {
     let inner = "trap \"\" TERM; while :; do sleep 1; done";
     let command = format!("trap '' TERM; setsid sh -c '{inner}' {marker} & wait; wait");
     let (switch, stop) = Stop::channel();
-    let shell = shell();
+    let shell = shell(&world);
     let ended = runtime().block_on(async {
         let mut running = shell.run(call(&world, &command), Arc::new(Notes::default()), stop);
         loop {
@@ -91,4 +92,19 @@ fn a_command_that_is_stopped_leaves_nothing() {
     });
     assert!(alive(&marker).is_empty());
     assert!(matches!(ended, Ended::Uncertain(_)), "{ended:?}");
+}
+
+/// Whatever it is told to work in.
+#[test]
+fn no_command_is_given_the_home_of_the_engine() {
+    let world = World::new();
+    let shell = shell(&world);
+    for folder in [world.home(), world.path().to_owned()] {
+        let (_switch, stop) = Stop::channel();
+        let call = Call { workspace: folder, ..call(&world, "echo mine > here") };
+        let ended = runtime().block_on(shell.run(call, Arc::new(Notes::default()), stop));
+        let Ended::Failed(failure) = ended else { panic!("{ended:?}") };
+        assert!(failure.message.contains("kept from every gear"), "{failure:?}");
+    }
+    assert!(!world.home().join("here").exists() && !world.path().join("here").exists());
 }

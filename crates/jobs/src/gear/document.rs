@@ -7,9 +7,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::grants::Grants;
+use super::grants::{Grants, is_pattern};
+use super::groups::{Controller, Unused};
 use super::manifest::{Action, Manifest, Recovery, Risk};
 use super::sandbox::Limits;
+use super::sandbox::count::Processes;
 use super::schema::{Budget, Schema};
 use crate::limits::{
     GEAR_ACTIONS_MAX, GEAR_NAMES_MAX, MANIFEST_BYTES_MAX, NAME_BYTES_MAX, STEP_TIMEOUT,
@@ -143,20 +145,18 @@ impl Document {
         })
     }
 
-    /// What an operator agrees to when this is installed, in sentences.
-    pub fn asks_for(&self) -> Vec<String> {
+    /// What an operator agrees to when this is installed, in sentences; with what the host's
+    /// control groups have to do with it.
+    pub fn asks_for(&self, groups: &Result<Vec<Controller>, Unused>) -> Vec<String> {
         let permissions = &self.permissions;
-        let paths = |paths: &[PathBuf]| {
-            paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-        };
         let mut asks = Vec::new();
         let mut ask = |what: &str, which: String| {
             if !which.is_empty() {
                 asks.push(format!("{what} {which}"));
             }
         };
-        ask("read files:", paths(&permissions.read));
-        ask("write files:", paths(&permissions.write));
+        ask("read files:", shown(&permissions.read));
+        ask("write files:", shown(&permissions.write));
         ask("reach hosts:", permissions.network.join(", "));
         ask("reach hosts that are not public:", permissions.private_network.join(", "));
         ask("know secrets:", permissions.secrets.join(", "));
@@ -168,20 +168,27 @@ impl Document {
         };
         ask("have these actions done in your name:", all(sub_jobs, "every action of every gear"));
         ask("send messages in your name to:", all(publish, "everybody"));
-        asks.push(self.uses());
+        asks.push(self.uses(groups));
         asks
     }
 
     /// What it may use of the host.
-    fn uses(&self) -> String {
+    fn uses(&self, groups: &Result<Vec<Controller>, Unused>) -> String {
         let Limits { memory_bytes, cpu_s, processes, file_bytes, disk_bytes, open_files } =
             &self.limits;
         let (memory_mb, file_mb, disk_mb) =
             (memory_bytes >> 20, file_bytes >> 20, disk_bytes >> 20);
         let kept = if self.warm { ", and stay for the steps of other jobs" } else { "" };
+        let processes = Processes::of(*processes, groups);
+        // What it writes there is the operator's, and nobody counts it.
+        let others = match shown(&self.permissions.write) {
+            folders if folders.is_empty() => folders,
+            folders => format!(", and in {folders} as many of these as there is room for"),
+        };
         format!(
-            "run {processes} processes, each with {memory_mb} MB of memory, {cpu_s} s of processor \
-             and {open_files} open files, and write {disk_mb} MB in files of {file_mb} MB{kept}"
+            "run {processes}, each with {memory_mb} MB of memory, {cpu_s} s of processor and \
+             {open_files} open files, and write {disk_mb} MB in files of {file_mb} \
+             MB{others}{kept}"
         )
     }
 
@@ -189,6 +196,10 @@ impl Document {
     pub fn has_network(&self) -> bool {
         !(self.permissions.network.is_empty() && self.permissions.private_network.is_empty())
     }
+}
+
+fn shown(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Lower-case letters and digits, and `other` between them.
@@ -299,14 +310,7 @@ fn permissions(raw: RawPermissions) -> Result<Permissions, Invalid> {
         }
     }
     for pattern in &raw.sub_jobs {
-        let part = |text: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-            text == "*" || (!text.is_empty() && text.bytes().all(plain))
-        };
-        let named = pattern
-            .split_once('.')
-            .is_some_and(|(gear, action)| gear != "*" && part(gear) && part(action));
-        if pattern.len() > NAME_BYTES_MAX || !(named || pattern == "*") {
+        if !is_pattern(pattern) {
             return Err(Invalid(format!("{pattern:?}: gear.action, gear.* or *")));
         }
     }

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::NAME_BYTES_MAX;
+
 /// The actions and the receivers that a manifest declares.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,6 +43,17 @@ impl Grants {
     pub fn has_receiver(&self, receiver: &str) -> bool {
         self.publish.iter().any(|declared| declared == "*" || declared == receiver)
     }
+}
+
+/// Whether a text is `gear.action`, `gear.*` or `*`; any other would name nothing.
+pub(crate) fn is_pattern(pattern: &str) -> bool {
+    let part = |text: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        text == "*" || (!text.is_empty() && text.bytes().all(plain))
+    };
+    let parts = pattern.split_once('.');
+    let named = parts.is_some_and(|(gear, action)| gear != "*" && part(gear) && part(action));
+    pattern.len() <= NAME_BYTES_MAX && (named || pattern == "*")
 }
 
 /// Whether `gear.action`, `gear.*` or `*` names an action.

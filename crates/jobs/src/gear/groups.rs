@@ -122,6 +122,11 @@ impl Groups {
         Ok(groups)
     }
 
+    /// Whether this is bounded for all processes of a gear together.
+    pub(crate) fn bounds(&self, controller: Controller) -> bool {
+        self.controllers.contains(&controller)
+    }
+
     fn at(root: PathBuf, controllers: Vec<Controller>) -> Self {
         let (next, has_complained) = (AtomicU64::new(0), AtomicBool::new(false));
         Self { root, controllers, next, has_complained }

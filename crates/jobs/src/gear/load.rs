@@ -158,7 +158,9 @@ impl Loader {
             "http" => Arc::new(Http::new(self.ports.http.clone())),
             "mesh" => Arc::new(Mesh::new(self.ports.mesh.clone())),
             "notify" => Arc::new(Notify::new()),
-            "shell" => Arc::new(Shell::new(self.shim.clone(), self.ports.groups.clone())),
+            "shell" => {
+                Arc::new(Shell::new(&self.root, self.shim.clone(), self.ports.groups.clone()))
+            }
             _ => Arc::new(Wait::new()),
         }
     }

@@ -15,6 +15,7 @@
 //! process of one thread when it changes itself.
 
 mod confine;
+pub mod count;
 mod network;
 pub mod probe;
 pub mod shim;

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import hmac
 import json
@@ -43,6 +44,19 @@ def call(number, *arguments):
     return outcome(attempt)
 
 
+def attributes(file, folder):
+    """Of what is open to be read, and who is told of it."""
+    return {
+        "FS_IOC_SETFLAGS": outcome(lambda: fcntl.ioctl(file, 0x40086602, bytes(8))),
+        "FS_IOC32_SETFLAGS": outcome(lambda: fcntl.ioctl(file, 0x40046602, bytes(8))),
+        "FS_IOC_SETVERSION": outcome(lambda: fcntl.ioctl(file, 0x40087602, bytes(8))),
+        "FS_IOC_FSSETXATTR": outcome(lambda: fcntl.ioctl(file, 0x401C5820, bytes(28))),
+        "FS_IOC_ENABLE_VERITY": outcome(lambda: fcntl.ioctl(file, 0x40806685, bytes(128))),
+        "F_SETLEASE": outcome(lambda: fcntl.fcntl(file, 1024, fcntl.F_RDLCK)),
+        "F_NOTIFY": outcome(lambda: fcntl.fcntl(folder, 1026, fcntl.DN_MODIFY)),
+    }
+
+
 @worker.action("files")
 def files(context):
     def read(path):
@@ -78,6 +92,7 @@ def files(context):
         "fchmod": outcome(lambda: os.fchmod(os.open(package, os.O_RDONLY), 0o777)),
         "fchmod of the system": outcome(lambda: os.fchmod(os.open("/bin/sh", os.O_RDONLY), 0o755)),
         "xattr": outcome(lambda: os.setxattr(os.open(package, os.O_RDONLY), "user.a", b"b")),
+        **attributes(os.open(package + "/main.py", os.O_RDONLY), os.open(package, os.O_RDONLY)),
     }
     found["workspace"] = outcome(lambda: write("mine"))
     return found
@@ -203,7 +218,19 @@ def hoard(how):
 
 @worker.action("hoard")
 def hoard_now(context):
-    hoard(context.params["how"])
+    if context.params.get("orphan") and os.fork() == 0:
+        if os.fork() == 0:
+            # Until nobody of the gear is its parent any more.
+            while not os.path.exists("left"):
+                time.sleep(0.001)
+            hoard(context.params["how"])
+            time.sleep(1000)
+        os._exit(0)
+    if context.params.get("orphan"):
+        os.wait()
+        open("left", "w").close()
+    else:
+        hoard(context.params["how"])
     time.sleep(1000)
 
 
@@ -314,6 +341,7 @@ def processes(context):
         "personality": call(135, 0xffffffff),
         "raise the limit": outcome(raise_limit),
         "as x32": call(0x40000000 | 101, 0, 0, 0, 0),
+        "attributes as x32": call(0x40000000 | 514, 0, 0x40046602, 0),
     }
 
 
@@ -416,6 +444,20 @@ def say(context):
             out.write(each)
     out.flush()
     time.sleep(1000)
+
+
+@worker.action("asks_deaf")
+def asks_deaf(context):
+    """Asks once more as soon as it is told, by a file, that it was answered, and reads nothing."""
+    context._sub_job_ended = lambda message: time.sleep(100000)
+    for number in range(1000):
+        document = b'{"type":"create_sub_job","number":%d,"asked":{}}' % number
+        key, direction = worker._key, semel_gear._FROM_GEAR
+        made = semel_gear.code(key, direction, number, document).hex().encode()
+        worker._to_host.write(b"%d %s %s\n" % (number, made, document))
+        worker._to_host.flush()
+        while not os.path.exists("answered%d" % number):
+            time.sleep(0.001)
 
 
 @worker.action("stay")
@@ -556,6 +598,41 @@ def has_done(context):
 def gives(context):
     """What a later step refers to."""
     return context.params["value"]
+
+
+@worker.action("betrays")
+def betrays(context):
+    """Its secret, wherever there is room for a text that is not a result."""
+    secret, how = context.secret("token"), context.params["how"]
+    if how == "problem":
+        raise Problem("user_error", secret, secret)
+    if how == "class":
+        document = json.dumps({"type": "error", "class": secret, "code": secret,
+                               "message": secret}).encode()
+        made = semel_gear.code(worker._key, semel_gear._FROM_GEAR, 0, document).hex().encode()
+        worker._to_host.write(b"0 %s %s\n" % (made, document))
+        worker._to_host.flush()
+        time.sleep(1000)
+    if how == "artifact":
+        return Artifact(secret)
+    if how == "file":
+        with open(secret, "w") as file:
+            file.write("nothing")
+        return Artifact(secret)
+    if how == "words":
+        return context.sub_job({"request": secret})
+    if how == "plan":
+        step = {"id": secret, "gear": "hostile", "action": "gives", "params": {secret: secret}}
+        return context.sub_job({"plan": {"steps": [step]}})
+    os._exit(3)
+
+
+@worker.resolver("betrays")
+def resolve_betrays(context):
+    secret = context.secret("token")
+    if context.params["how"] == "resolved":
+        return Resolved.done({secret: secret})
+    return Resolved.done(Artifact(secret))
 
 
 @worker.action("shouts")

@@ -1,20 +1,24 @@
 //! `shell.run {command}`: off unless the operator enables it, a person is asked every time, and the
 //! command runs in the sandbox: the workspace, the system's programs, no network.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::groups::Groups;
+use super::super::groups::{Controller, Groups};
 use super::super::installed::clean_environment;
 use super::super::manifest::{Manifest, Recovery, Risk};
 use super::super::process::{Running, Start};
 use super::super::quota;
+use super::super::reach::Home;
 use super::super::room::Lane;
 use super::super::sandbox::Limits;
-use super::super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop};
+use super::super::sandbox::count::Host;
+use super::super::{
+    Call, Desk, Ended, Failure, FailureClass, Gear, Later, Report, Resolution, Stop,
+};
 use crate::limits::{LAST_WORDS_CHARS_MAX, SHELL_OUTPUT_BYTES_MAX, STOP_GRACE, STOP_MESSAGE_GRACE};
 
 /// The gear.
@@ -23,17 +27,38 @@ pub struct Shell {
     shim: PathBuf,
     lane: Arc<Lane>,
     groups: Option<Arc<Groups>>,
+    /// What its commands may not open: the home of the engine, and what is above it.
+    home: PathBuf,
+    counts: Counts,
+}
+
+/// Whether there is a bound on how many processes a command starts. A gear is not installed on a
+/// host without one unless its owner accepts that; this one is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    Bounded,
+    Unbounded,
+}
+
+impl Counts {
+    fn of(host: &Host, groups: Option<&Groups>) -> Self {
+        match host.counts() || groups.is_some_and(|groups| groups.bounds(Controller::Pids)) {
+            true => Self::Bounded,
+            false => Self::Unbounded,
+        }
+    }
 }
 
 impl Shell {
-    /// The gear; `shim` is this program's own file.
-    pub fn new(shim: PathBuf, groups: Option<Arc<Groups>>) -> Self {
+    /// The gear of the home `home`; `shim` is this program's own file.
+    pub fn new(home: &Path, shim: PathBuf, groups: Option<Arc<Groups>>) -> Self {
         let command = json!({"command": {"type": "string", "minLength": 1, "maxLength": 65536}});
         let about = "Run a command of the shell in the workspace";
         let mut run = super::action(about, command, &["command"]);
         (run.risk, run.recovery, run.always_asks) = (Risk::Critical, Recovery::Ask, true);
         let manifest = super::manifest("shell", [("run", run)]);
-        Self { manifest, shim, lane: Arc::default(), groups }
+        let counts = Counts::of(&Host::here(), groups.as_deref());
+        Self { manifest, shim, lane: Arc::default(), groups, home: home.to_owned(), counts }
     }
 
     fn start(&self, call: &Call) -> std::io::Result<Running> {
@@ -51,20 +76,24 @@ impl Shell {
             write: vec![folder],
             limits: Limits::default(),
             proxy: None,
-            // It has declared nothing but the workspace, which is of the engine's making.
-            kept_from: Vec::new(),
+            // The workspace lies in the home, and is all of it that it may open.
+            kept_from: Home::of(&self.home)?.numbers,
             waived: Vec::new(),
             lives: self.lane.lives(),
             groups: self.groups.clone(),
         })
     }
 
-    async fn execute(&self, call: &Call, mut stop: Stop) -> Ended {
+    async fn execute(&self, call: &Call, desk: &dyn Desk, mut stop: Stop) -> Ended {
         if call.action != "run" {
             return super::no_such_action(&call.action);
         }
         if stop.is_stopped() {
             return super::stopped();
+        }
+        if self.counts == Counts::Unbounded {
+            let message = "nothing on this host bounds how many processes the command starts";
+            desk.report(Report::Log { message: message.to_owned(), side_effect: false });
         }
         let mut running = match self.start(call) {
             Ok(running) => running,
@@ -155,11 +184,56 @@ impl Gear for Shell {
         Recovery::Ask
     }
 
-    fn run<'a>(&'a self, call: Call, _desk: Arc<dyn Desk>, stop: Stop) -> Later<'a, Ended> {
-        Box::pin(async move { self.execute(&call, stop).await })
+    fn run<'a>(&'a self, call: Call, desk: Arc<dyn Desk>, stop: Stop) -> Later<'a, Ended> {
+        Box::pin(async move { self.execute(&call, &*desk, stop).await })
     }
 
     fn resolve<'a>(&'a self, _call: Call, _stop: Stop) -> Later<'a, Resolution> {
         Box::pin(async { Resolution::Unknown })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use super::super::super::{Allowed, SubJob, SubJobEnded};
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<Report>>);
+
+    impl Desk for Heard {
+        fn report(&self, report: Report) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(report);
+        }
+
+        fn sub_job(&self, _asked: SubJob) -> Later<'_, SubJobEnded> {
+            Box::pin(async { SubJobEnded::Completed(Value::Null) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_that_does_not_count_processes_is_told_of_in_the_log() {
+        let place = tempfile::tempdir().expect("a folder");
+        let host = |is_root| Host { is_root, release: "5.15.0".to_owned(), is_writable: true };
+        for (is_root, told) in [(true, 1), (false, 0)] {
+            let mut shell = Shell::new(place.path(), place.path().join("no-program"), None);
+            shell.counts = Counts::of(&host(is_root), None);
+            let call = Call {
+                execution_id: "job:step".to_owned(),
+                attempt: 1,
+                action: "run".to_owned(),
+                params: json!({"command": "true"}),
+                workspace: place.path().to_owned(),
+                timeout: STOP_GRACE,
+                via: None,
+                allowed: Allowed::all(),
+            };
+            let (desk, (_switch, stop)) = (Arc::new(Heard::default()), Stop::channel());
+            shell.run(call, Arc::<Heard>::clone(&desk), stop).await;
+            let heard = desk.0.lock().unwrap_or_else(PoisonError::into_inner);
+            assert_eq!(heard.len(), told, "{heard:?}");
+        }
     }
 }

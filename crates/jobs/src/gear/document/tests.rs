@@ -59,7 +59,7 @@ fn a_whole_manifest() {
     assert_eq!(document.permissions.read, expected);
     assert!(document.has_network());
     assert_eq!(document.limits.memory_bytes, 64 << 20);
-    assert_eq!(document.asks_for().len(), 5);
+    assert_eq!(document.asks_for(&Ok(Vec::new())).len(), 5);
 }
 
 #[test]

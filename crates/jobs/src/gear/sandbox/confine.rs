@@ -212,11 +212,17 @@ const FORBIDDEN_HERE: &[i64] = &[
     libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown, libc::SYS_utime, libc::SYS_utimes,
     libc::SYS_futimesat, libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_modify_ldt,
     libc::SYS_inotify_init, libc::SYS_uselib, libc::SYS_ustat, libc::SYS_sysfs, libc::SYS__sysctl,
-    // The same under the numbers of x32.
-    X32 | 521, X32 | 528, X32 | 539, X32 | 540,
+    // The same under the numbers of x32, which older kernels take without the bit, too.
+    521, 528, 539, 540,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const FORBIDDEN_HERE: &[i64] = &[];
+
+/// The call that takes the commands for attributes: x32 has a number of its own for it.
+#[cfg(target_arch = "x86_64")]
+const IOCTL: &[i64] = &[libc::SYS_ioctl, 514];
+#[cfg(not(target_arch = "x86_64"))]
+const IOCTL: &[i64] = &[libc::SYS_ioctl];
 
 /// System calls: seccomp, as a list of what is forbidden.
 pub(super) fn restrict_calls(network: bool) -> Result<(), Failed> {
@@ -246,13 +252,16 @@ pub(super) fn restrict_calls(network: bool) -> Result<(), Failed> {
     for call in [libc::SYS_clone, libc::SYS_clone | X32] {
         rules.insert(call, clones.clone());
     }
-    for call in [libc::SYS_ioctl, libc::SYS_ioctl | X32] {
-        rules.insert(call, commands(&ATTRIBUTES)?);
+    for call in IOCTL {
+        rules.insert(*call, commands(&ATTRIBUTES)?);
+        rules.insert(*call | X32, commands(&ATTRIBUTES)?);
     }
     for call in [libc::SYS_fcntl, libc::SYS_fcntl | X32] {
         rules.insert(call, commands(&WATCHES)?);
     }
-    // Times are set on open files only: with a path, the second argument is not null.
+    // Times are set on open files only: with a path, the second argument is not null. On those
+    // they cannot be forbidden, though some may be open to be read alone: `touch`, `cp` and `tar`
+    // need it.
     for call in [libc::SYS_utimensat, libc::SYS_utimensat | X32] {
         let path = argument_long(1, SeccompCmpOp::Ne, 0)?;
         rules.insert(call, vec![SeccompRule::new(vec![path])?]);
@@ -310,4 +319,58 @@ fn apply(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> Result<(), Faile
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?;
     let program = BpfProgram::try_from(filter)?;
     Ok(seccompiler::apply_filter(&program)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::slice::from_ref;
+
+    use super::*;
+
+    fn number(path: &Path) -> Number {
+        reach::open_of_system(path).expect("it is there").number
+    }
+
+    /// Declared, and moved there after its manifest was judged: the process judges once more.
+    #[test]
+    fn what_every_gear_is_kept_from_is_not_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = std::fs::canonicalize(folder.path()).expect("it is there");
+        let (home, data) = (root.join("home"), root.join("data"));
+        for folder in [&home, &data] {
+            std::fs::create_dir(folder).expect("a folder");
+        }
+        let kept = [number(&root), number(&home)];
+        let open = |read: &[PathBuf], write: &[PathBuf]| {
+            let opened = Grounds::open(read, write, &kept);
+            opened.map(drop).map_err(|error| error.to_string())
+        };
+        open(from_ref(&data), from_ref(&data)).expect("it is no home");
+        std::fs::rename(&home, root.join("moved")).expect("another name");
+        for of_the_engine in [&root, &root.join("moved")] {
+            for opened in [open(from_ref(of_the_engine), &[]), open(&[], from_ref(of_the_engine))] {
+                let refused = opened.expect_err("it is the home, or holds it");
+                assert!(refused.ends_with("is kept from every gear"), "{refused}");
+            }
+        }
+    }
+
+    /// What of this is done is done to one thread.
+    #[test]
+    fn a_home_that_was_moved_into_the_system_is_given_to_nobody() {
+        let confined = |kept_from| {
+            let confining = std::thread::spawn(move || {
+                let grounds = Grounds { kept_from, ..Grounds::default() };
+                drop_capabilities()
+                    .and_then(|()| restrict_files(grounds))
+                    .map_err(|e| e.to_string())
+            });
+            confining.join().expect("no panic")
+        };
+        confined(vec![number(Path::new("/proc"))]).expect("it is none of the system's folders");
+        for system in ["/usr", "/dev/null"] {
+            let refused = confined(vec![number(Path::new(system))]).expect_err(system);
+            assert_eq!(refused, "a folder of the system holds the engine's home");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use super::count::Host;
 use super::shim::enter_namespaces;
 use super::{Ability, confine};
 use crate::limits::PROBE_TIMEOUT;
@@ -15,16 +16,11 @@ pub const PROBE: &str = "probe";
 
 /// What this process can do to itself, as a document. It is of no other use afterwards.
 pub fn here() -> Value {
+    // Who it is outside of the namespaces, and what can be written inside.
     let is_root = rustix::process::geteuid().is_root();
     let namespaces = enter_namespaces();
-    // The number of processes of a namespace is there since Linux 6.14, and not where `/proc/sys`
-    // cannot be written.
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split('.').map_while(|part| part.parse::<u32>().ok());
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let writable = rustix::fs::access("/proc/sys/kernel/pid_max", rustix::fs::Access::WRITE_OK);
-    let by_namespace = namespaces.is_ok() && version >= (6, 14) && writable.is_ok();
-    let counted = !is_root || by_namespace;
+    let host = Host { is_root, ..Host::here() };
+    let counted = !is_root || (namespaces.is_ok() && host.counts());
     let count = if counted { Ok(()) } else { Err("root is not counted on this host".into()) };
     let calls = confine::drop_capabilities();
     let files = calls.and_then(|()| confine::restrict_files(confine::Grounds::default()));

@@ -16,8 +16,8 @@ use semel_gear::message::{FromGear, Handover};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-use super::{Ability, Init, Inside, Outer, confine, network, read_frame};
-use crate::limits::{HANDOVER_BYTES_MAX, ORPHANS_INTERVAL, PIDS_MAX_LEAST};
+use super::{Ability, Init, Inside, Outer, confine, count, network, read_frame};
+use crate::limits::{HANDOVER_BYTES_MAX, ORPHANS_INTERVAL};
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -195,11 +195,11 @@ fn init(key: &mut Option<String>) -> Result<i32, Failed> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let frame: Init = read_frame(&mut input()?)?;
     *key = frame.key;
-    if frame.namespaces {
-        // Root is not counted by the limit of processes; the namespace's own numbers are then all
-        // there is. Older kernels have no such number, which is reported at install.
-        let most = frame.processes.max(PIDS_MAX_LEAST);
-        let _ = std::fs::write("/proc/sys/kernel/pid_max", most.to_string());
+    // Root is not counted by the limit of processes; the namespace's own numbers are then all there
+    // is. On older kernels the number is the whole host's: what is not bounded is told at install.
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    if let Some(most) = count::most_numbers(frame.namespaces, &release, frame.processes) {
+        let _ = std::fs::write(count::FILE, most.to_string());
     }
     if let Some(folder) = &frame.proxy {
         network::loopback_up()?;
