@@ -1,8 +1,14 @@
 //! What is planned is tested as facts in and writes out, with a folder that stands for a group; who
 //! is in a group and dies with it is tested with real ones, where this host lets us have some.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
+use serde_json::{Value, json};
+
+use super::super::load::{Ports, load};
+use super::super::package::{self, State};
+use super::super::{Allowed, Call, Desk, Later, Report, Stop, SubJob, SubJobEnded};
 use super::found::Own;
 use super::*;
 
@@ -185,4 +191,71 @@ async fn whoever_is_in_a_group_dies_with_it() {
     assert!(is_empty(&path));
     drop(leaf);
     assert!(!path.exists(), "it is removed");
+}
+
+/// From what an engine has, through the registry, to what the kernel is told. A folder is no group,
+/// so what was written stays there to be read.
+#[tokio::test]
+async fn the_process_of_an_installed_gear_is_put_into_a_leaf() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = |name: &str| {
+        let path = place.path().join(name);
+        fs::create_dir_all(&path).expect("a folder");
+        path
+    };
+    let (root, home, source) = (folder("group"), folder("home"), folder("source"));
+    let manifest = "id = \"small\"\nversion = \"1\"\ncommand = [\"true\"]\n[actions.go]\n\
+        [limits]\nmemory_mb = 7\n";
+    fs::write(source.join("gear.toml"), manifest).expect("a manifest");
+    package::install(&home, &home, &source, &[]).expect("installed");
+    let on = State { enabled: true, sha256: String::new(), waived: Vec::new() };
+    package::set_state(&home, "shell", &on).expect("kept");
+    // It ends when it is told what to do, and so after it was put there.
+    let shim = place.path().join("shim");
+    fs::write(&shim, "#!/bin/sh\nhead -c 1 >/dev/null\n").expect("a file");
+    fs::set_permissions(&shim, fs::Permissions::from_mode(0o755)).expect("a mode");
+    let controllers = vec![Controller::Memory, Controller::Pids];
+    let plan = Plan { root: root.clone(), moves: false, controllers };
+    let groups = Some(Arc::new(Groups::by(plan).expect("nobody objects")));
+    let registry = load(&home, shim, Ports { groups, ..Ports::default() }).expect("loaded");
+    for (number, (gear, action, params, memory)) in [
+        ("small", "go", json!({}), 7 << 20),
+        ("shell", "run", json!({"command": "true"}), Limits::default().memory_bytes),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let prepared = registry.find(gear, action).expect("it is enabled");
+        let call = Call {
+            execution_id: "job:step".to_owned(),
+            attempt: 1,
+            action: action.to_owned(),
+            params,
+            workspace: folder("workspace"),
+            timeout: std::time::Duration::from_secs(60),
+            via: None,
+            allowed: Allowed::all(),
+        };
+        let (_switch, stop) = Stop::channel();
+        prepared.gear.run(call, Arc::new(Nobody), stop).await;
+        let leaf = root.join(format!("{GEAR}{}-{number}", std::process::id()));
+        let written = |file: &str| {
+            let text = fs::read_to_string(leaf.join(file));
+            text.unwrap_or_else(|error| panic!("{gear}: {file}: {error}"))
+        };
+        assert_eq!(written("memory.max"), (memory + GROUP_MEMORY_BYTES).to_string(), "{gear}");
+        assert!(written("pids.max").parse::<u64>().is_ok());
+        let put = written("cgroup.procs").parse::<u32>().expect("a process");
+        assert_ne!(put, std::process::id(), "{gear}");
+    }
+}
+
+struct Nobody;
+
+impl Desk for Nobody {
+    fn report(&self, _report: Report) {}
+
+    fn sub_job(&self, _asked: SubJob) -> Later<'_, SubJobEnded> {
+        Box::pin(async { SubJobEnded::Completed(Value::Null) })
+    }
 }
