@@ -114,6 +114,22 @@ fn files_without_a_name_are_counted() {
     }
 }
 
+/// Without namespaces nobody of the gear is their parent.
+#[test]
+fn files_without_a_name_of_orphans_are_counted() {
+    let (world, _) = small("");
+    for waived in [&[][..], &["namespaces"]] {
+        let gear = world.engine(waived);
+        let ended = runtime().block_on(async {
+            let params = json!({"how": "unlinked", "orphan": true});
+            tokio::time::timeout(PATIENCE, world.run(&gear, "hoard", params)).await
+        });
+        let Ok(Ended::Uncertain(failure)) = ended else { panic!("{waived:?}: {ended:?}") };
+        assert_eq!(failure.code, "disk_limit", "{waived:?}: {failure:?}");
+        fs::remove_dir_all(world.path().join("workspace")).unwrap();
+    }
+}
+
 #[test]
 fn a_gear_that_is_asked_what_became_of_it_is_looked_at_as_well() {
     let (world, gear) = small("");

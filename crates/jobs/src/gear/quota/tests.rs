@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 
+use semel_core::clock::{Clock, SystemClock};
+
 use super::*;
 
 fn within(found: &Found) -> (usize, bool) {
@@ -154,4 +156,66 @@ fn a_file_that_the_job_has_no_room_for_is_told_from_one_that_is_too_large() {
     assert!(!is_of_job(&told(large(), ARTIFACT_BYTES_MAX)));
     let full = io::Error::from(Errno::DQUOT);
     assert!(!is_of_job(&told(full, 1)), "the system says so");
+}
+
+/// Without namespaces a process that has lost its parent is left to the first stage, beside the
+/// second one.
+#[test]
+fn what_orphans_hold_open_is_counted() {
+    let place = tempfile::tempdir().expect("a folder");
+    let file = place.path().join("file");
+    fs::write(&file, vec![1; 4 << 20]).expect("a file");
+    let opened = fs::File::options().append(true).open(&file).expect("a file");
+    let device = opened.metadata().expect("it is there").dev();
+    fs::remove_file(&file).expect("it is there");
+    let waiting = |stderr: Stdio| {
+        let mut cat = Command::new("/bin/cat");
+        cat.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr).spawn().expect("a program")
+    };
+    let mut stage = waiting(Stdio::null());
+    // Younger by more than the clock's grain.
+    let born = |id: u32| unnamed::born(Path::new(&format!("/proc/{id}"))).expect("it lives").1;
+    let mut orphan = waiting(opened.try_clone().expect("a descriptor").into());
+    while born(orphan.id()) == born(stage.id()) {
+        drop(orphan.stdin.take());
+        orphan.wait().expect("it ends");
+        orphan = waiting(opened.try_clone().expect("a descriptor").into());
+    }
+    drop(opened);
+    let held = || unnamed::bytes(std::process::id(), device).expect("a look");
+    // Until somebody looks again.
+    let patience = SystemClock::new();
+    while !(4 << 20..5 << 20).contains(&held()) {
+        assert!(patience.monotonic().as_secs() < 30, "{} bytes", held());
+        std::thread::yield_now();
+    }
+    drop(orphan.stdin.take());
+    orphan.wait().expect("it ends");
+    drop(stage.stdin.take());
+    stage.wait().expect("it ends");
+}
+
+/// Nobody else of its process has what a thread with descriptors of its own opens.
+#[test]
+fn what_one_thread_alone_holds_open_is_counted() {
+    let place = tempfile::tempdir().expect("a folder");
+    let file = place.path().join("file");
+    let device = fs::metadata(place.path()).expect("it is there").dev();
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, until_end) = std::sync::mpsc::channel::<()>();
+    let alone = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).expect("descriptors of its own");
+        fs::write(&file, vec![1; 4 << 20]).expect("a file");
+        let opened = fs::File::open(&file).expect("a file");
+        fs::remove_file(&file).expect("it is there");
+        tell.send(()).expect("somebody waits");
+        let _ = until_end.recv();
+        drop(opened);
+    });
+    told.recv().expect("it is open");
+    let own = Path::new("/proc").join(std::process::id().to_string());
+    let bytes = unnamed::of(&own, device, &mut Default::default()).expect("a look");
+    assert!((4 << 20..5 << 20).contains(&bytes), "{bytes}");
+    drop(end);
+    alone.join().expect("no panic");
 }

@@ -15,16 +15,18 @@ use semel_core::clock::{Clock, SystemClock};
 use super::BLOCK;
 use crate::limits::DISK_LOOK;
 
-/// Processes of this host by those that have started them.
-type Children = HashMap<u32, Vec<u32>>;
+/// Processes of this host by those that have started them, each with the time at which it began.
+type Children = HashMap<u32, Vec<(u64, u32)>>;
 
 /// What the files without a name take that processes of a sandbox have on this disk. The first of
-/// them and its children are stages of ours; what they have started, or have been left, is the
-/// gear's.
+/// them and its oldest child are stages of ours; what these have started, or have been left, is the
+/// gear's. Without namespaces it is the first that orphans are left to.
 pub(super) fn bytes(top: u32, device: u64) -> io::Result<u64> {
     let children = children()?;
-    let below = |process: &u32| children.get(process).into_iter().flatten().copied();
-    let mut left: Vec<u32> = below(&top).flat_map(|stage| below(&stage)).collect();
+    let below = |process: &u32| children.get(process).into_iter().flatten().map(|(_, own)| *own);
+    let stage = children.get(&top).and_then(|all| all.iter().min()).map(|(_, own)| *own);
+    let orphans = below(&top).filter(|child| Some(*child) != stage);
+    let mut left: Vec<u32> = orphans.chain(stage.iter().flat_map(below)).collect();
     let (mut all, mut seen) = (0_u64, HashSet::new());
     while let Some(process) = left.pop() {
         left.extend(below(&process));
@@ -36,7 +38,7 @@ pub(super) fn bytes(top: u32, device: u64) -> io::Result<u64> {
 
 /// What one process has that was not seen yet. Each of its threads may have files of its own, and
 /// the first may be gone while others live.
-fn of(process: &Path, device: u64, seen: &mut HashSet<u64>) -> io::Result<u64> {
+pub(super) fn of(process: &Path, device: u64, seen: &mut HashSet<u64>) -> io::Result<u64> {
     let mut bytes = 0_u64;
     for thread in listed(&process.join("task"))? {
         bytes = bytes.saturating_add(opened(&thread.join("fd"), device, seen)?);
@@ -129,9 +131,9 @@ fn children() -> io::Result<Arc<Children>> {
     for entry in fs::read_dir("/proc")? {
         let entry = entry?;
         let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        if let Some((process, parent)) = number.and_then(|own| Some((own, parent(&entry.path())?)))
-        {
-            children.entry(parent).or_default().push(process);
+        let born = number.and_then(|own: u32| Some((own, born(&entry.path())?)));
+        if let Some((process, (parent, at))) = born {
+            children.entry(parent).or_default().push((at, process));
         }
     }
     let children = Arc::new(children);
@@ -139,10 +141,13 @@ fn children() -> io::Result<Arc<Children>> {
     Ok(children)
 }
 
-/// Who has started a process; its own name may have anything in it, but ends with the last bracket.
-fn parent(process: &Path) -> Option<u32> {
+/// Who has started a process, and when; its own name may have anything in it, but ends with the
+/// last bracket.
+pub(super) fn born(process: &Path) -> Option<(u32, u64)> {
     let stat = fs::read(process.join("stat")).ok()?;
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+    let mut rest = rest.split_ascii_whitespace();
+    let parent = rest.nth(1)?.parse().ok()?;
+    Some((parent, rest.nth(17)?.parse().ok()?))
 }
