@@ -251,6 +251,9 @@ pub const KILL_TIMEOUT: Duration = Duration::from_millis(800);
 /// Lines that wait to be read by a gear.
 pub const GEAR_QUEUE_MAX: usize = 64;
 
+/// Bytes of these; one line always fits.
+pub const GEAR_QUEUE_BYTES_MAX: usize = 4 << 20;
+
 /// Lines of a gear in one execution.
 pub const GEAR_LINES_MAX: u32 = 100_000;
 

@@ -30,6 +30,7 @@ use super::room::Lane;
 use super::sandbox::PROXY_PORT;
 use super::secrets::Secrets;
 use super::{Call, Desk, Ended, Failure, FailureClass, Gear, Later, Resolution, Stop, quota};
+use talk::Said;
 use warm::{Living, Starting, Turn, Warm};
 
 /// How the engine's own variables are seen.
@@ -254,7 +255,8 @@ impl Installed {
             action: call.action.clone(),
             params: call.params.clone(),
         };
-        if !worker.say(&execute) {
+        // A process that waits has read all that it was told before.
+        if worker.say(&execute) != Said::Fine {
             worker.running.kill().await;
             let text = "the parameters have more than 1 MB";
             return Ended::Failed(Failure::new(FailureClass::UserError, "params_too_large", text));
@@ -273,8 +275,8 @@ impl Installed {
             params: call.params.clone(),
         };
         let known = match worker.say(&resolve) {
-            true => worker.hear_resolved(stop, &call).await,
-            false => Resolution::Unknown,
+            Said::Fine => worker.hear_resolved(stop, &call).await,
+            Said::TooLong | Said::Unread => Resolution::Unknown,
         };
         worker.running.kill().await;
         known

@@ -12,7 +12,8 @@ use semel_gear::line::Breach;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
@@ -22,7 +23,7 @@ use super::reach::Number;
 use super::room::Lives;
 use super::sandbox::shim::Stage;
 use super::sandbox::{Ability, COMMAND, Init, Inside, Limits, Outer, frame};
-use crate::limits::{GEAR_QUEUE_MAX, KILL_TIMEOUT, STDERR_BYTES_MAX};
+use crate::limits::{GEAR_QUEUE_BYTES_MAX, GEAR_QUEUE_MAX, KILL_TIMEOUT, STDERR_BYTES_MAX};
 
 /// What is to be run, and how.
 pub(crate) struct Start<'a> {
@@ -81,10 +82,26 @@ impl Start<'_> {
 pub(crate) struct Running {
     held: Held,
     group: Option<Pid>,
-    input: Option<mpsc::Sender<Zeroizing<Vec<u8>>>>,
+    input: Option<mpsc::Sender<Waiting>>,
+    /// Room for what waits to be read by it, in bytes.
+    unread: Arc<Semaphore>,
     output: ChildStdout,
     buffer: Vec<u8>,
     errors: Errors,
+}
+
+/// A line that waits to be read, with the room that it takes until it was.
+type Waiting = (Zeroizing<Vec<u8>>, OwnedSemaphorePermit);
+
+/// What became of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It waits to be read.
+    Waits,
+    /// Nobody is there any more who could read it.
+    Gone,
+    /// So much waits already that whoever is there does not read.
+    Unread,
 }
 
 /// The engine's end of stderr: what was said there last, and the line of life of everything inside.
@@ -157,7 +174,7 @@ impl Running {
         let output = child.stdout.take().ok_or_else(missing)?;
         let errors = Errors::of(child.stderr.take().ok_or_else(missing)?);
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let (input, mut lines) = mpsc::channel::<Zeroizing<Vec<u8>>>(GEAR_QUEUE_MAX);
+        let (input, mut lines) = mpsc::channel::<Waiting>(GEAR_QUEUE_MAX);
         let network = if start.proxy.is_some() { Network::Proxy } else { Network::None };
         let leaf = start.groups.as_ref().and_then(|groups| groups.leaf(&start.limits, network));
         let leaf = leaf.map(Arc::new);
@@ -176,20 +193,31 @@ impl Running {
                     return;
                 }
             }
-            while let Some(line) = lines.recv().await {
+            while let Some((line, _room)) = lines.recv().await {
                 if stdin.write_all(&line).await.is_err() {
                     return;
                 }
             }
         });
         let (held, input) = (Held::new(child, lives, leaf), Some(input));
-        Ok(Self { held, group, input, output, buffer: Vec::new(), errors })
+        let unread = Arc::new(Semaphore::new(GEAR_QUEUE_BYTES_MAX));
+        Ok(Self { held, group, input, unread, output, buffer: Vec::new(), errors })
     }
 
-    /// Sends a line; never waits. A process that does not read what it is sent gets no more.
-    pub(crate) fn send(&self, line: Vec<u8>) -> Result<(), io::Error> {
-        let input = self.input.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        input.try_send(Zeroizing::new(line)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    /// Sends a line; never waits. What waits is held in memory, so a process that does not read
+    /// what it is sent gets no more; one line always fits.
+    pub(crate) fn send(&self, line: Vec<u8>) -> Sent {
+        let Some(input) = &self.input else { return Sent::Gone };
+        let line = Zeroizing::new(line);
+        let bytes = u32::try_from(line.len().min(GEAR_QUEUE_BYTES_MAX)).unwrap_or(u32::MAX);
+        let Ok(room) = Arc::clone(&self.unread).try_acquire_many_owned(bytes) else {
+            return if input.is_closed() { Sent::Gone } else { Sent::Unread };
+        };
+        match input.try_send((line, room)) {
+            Ok(()) => Sent::Waits,
+            Err(TrySendError::Closed(_)) => Sent::Gone,
+            Err(TrySendError::Full(_)) => Sent::Unread,
+        }
     }
 
     /// Closes its input once everything was written.
@@ -307,5 +335,68 @@ impl Errors {
             std::future::pending::<()>().await;
         });
         Self { tail, reading, whole }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::gear::room::Lane;
+
+    /// A process that does this instead of what the shim does.
+    fn started(folder: &Path, script: &str) -> Running {
+        let shim = folder.join("shim");
+        fs::write(&shim, format!("#!/bin/sh\n{script}\n")).expect("a file");
+        fs::set_permissions(&shim, fs::Permissions::from_mode(0o755)).expect("a mode");
+        let start = Start {
+            shim: &shim,
+            key: None,
+            secrets: BTreeMap::new(),
+            program: PathBuf::new(),
+            arguments: Vec::new(),
+            folder: folder.to_owned(),
+            environment: BTreeMap::new(),
+            read: Vec::new(),
+            write: Vec::new(),
+            limits: Limits::default(),
+            proxy: None,
+            kept_from: Vec::new(),
+            waived: Vec::new(),
+            lives: Arc::<Lane>::default().lives(),
+            groups: None,
+        };
+        Running::start(start).expect("a process")
+    }
+
+    #[tokio::test]
+    async fn what_a_process_does_not_read_has_a_bound_in_bytes() {
+        let place = tempfile::tempdir().expect("a folder");
+        let running = started(place.path(), "exec sleep 1000");
+        let large = || vec![b'x'; GEAR_QUEUE_BYTES_MAX / 4 + 1];
+        let mut sent: Vec<Sent> = (0..4).map(|_| running.send(large())).collect();
+        assert_eq!(sent.pop(), Some(Sent::Unread), "the last of them is too much");
+        assert_eq!(sent, [Sent::Waits; 3]);
+        assert_eq!(running.send(vec![b'x'; 10]), Sent::Waits, "there is room for a short one");
+        running.kill().await;
+    }
+
+    #[tokio::test]
+    async fn who_reads_gets_more_and_who_is_gone_is_no_breach() {
+        let place = tempfile::tempdir().expect("a folder");
+        let mut running = started(place.path(), "exec cat >/dev/null");
+        let all = GEAR_QUEUE_BYTES_MAX * 4;
+        for number in 0..4 {
+            // One line always fits, however long it is, once those before it were read.
+            while running.unread.available_permits() < GEAR_QUEUE_BYTES_MAX {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(running.send(vec![b'x'; all]), Sent::Waits, "{number}");
+        }
+        running.close_input();
+        assert_eq!(running.send(vec![b'x'; 10]), Sent::Gone);
+        running.kill().await;
     }
 }

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::super::builtin::files;
 use super::super::document::is_plain;
+use super::super::process::Sent;
 use super::super::{
     Call, Desk, Ended, Failure, FailureClass, Later, Output, Report, Resolution, Stop, SubJob,
     SubJobEnded, beneath,
@@ -35,6 +36,17 @@ pub(super) enum Talked {
     Stopped,
 }
 
+/// What became of something that was said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Said {
+    /// It is read, or nobody is there to read it.
+    Fine,
+    /// It does not fit into a line.
+    TooLong,
+    /// What was said before is not read.
+    Unread,
+}
+
 /// Told to stop: by a message, then by a signal, then by force (jobs.md §6).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stopping {
@@ -44,16 +56,16 @@ enum Stopping {
 }
 
 impl Worker {
-    /// Says something; `false` when it is too long. One that does not listen is noticed at its end.
-    pub(super) fn say(&mut self, message: &ToGear) -> bool {
+    /// Says something. One that is gone is noticed at its end.
+    pub(super) fn say(&mut self, message: &ToGear) -> Said {
         let document = serde_json::to_string(message).ok();
         let Some(line) = document.and_then(|document| self.signer.line(&document)) else {
-            return false;
+            return Said::TooLong;
         };
-        if self.running.send(line).is_err() {
-            tracing::debug!("a gear does not read what it is sent");
+        match self.running.send(line) {
+            Sent::Waits | Sent::Gone => Said::Fine,
+            Sent::Unread => Said::Unread,
         }
-        true
     }
 
     /// Hears what it says until it has answered, is gone, or had to be stopped.
@@ -88,15 +100,24 @@ impl Worker {
                 }
                 (number, ended) = next_ended(&mut sub_job) => {
                     sub_job = None;
-                    if !self.say(&sub_job_ended(number, ended)) {
-                        return Talked::Breach(bug("sub_job_too_large", "a sub-job gave too much"));
+                    match self.say(&sub_job_ended(number, ended)) {
+                        Said::Fine => {}
+                        Said::TooLong => {
+                            let text = "a sub-job gave too much";
+                            return Talked::Breach(bug("sub_job_too_large", text));
+                        }
+                        Said::Unread => {
+                            let text = "it asks, and does not read the answers";
+                            return Talked::Breach(bug("protocol_violation", text));
+                        }
                     }
                 }
                 failure = &mut over => return Talked::Breach(failure),
                 () = stop.stopped(), if stopping == Stopping::No => {
                     stopping = Stopping::Told;
                     self.was_stopped = true;
-                    self.say(&ToGear::Cancel { reason: "stopped".to_owned() });
+                    // One that does not read it hears the signal.
+                    let _ = self.say(&ToGear::Cancel { reason: "stopped".to_owned() });
                     waiting = Box::pin(sleep(STOP_MESSAGE_GRACE));
                 }
                 () = &mut waiting, if stopping != Stopping::No => {
