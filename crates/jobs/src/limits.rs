@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Bytes of a plan, of parameters, of a result, of a gear's line (jobs.md §11).
 pub const DOCUMENT_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of the results of all steps of a job together: they are held while it is under way.
+pub const RESULTS_BYTES_MAX: usize = 32 * DOCUMENT_BYTES_MAX;
 /// Bytes from which a document is worth a warning.
 pub const DOCUMENT_BYTES_WARN: usize = 100 * 1024;
 /// Containers inside each other in a plan.

@@ -19,7 +19,7 @@ use crate::course::{self, ToRun};
 use crate::dispatch::ExecutionStatus;
 use crate::gear::room::Place;
 use crate::gear::{self, Allowed, Call, Failure, FailureClass, Output, Resolution, Stop, beneath};
-use crate::limits::{DOCUMENT_BYTES_MAX, DOCUMENT_BYTES_WARN, GRACE};
+use crate::limits::{DOCUMENT_BYTES_MAX, DOCUMENT_BYTES_WARN, GRACE, RESULTS_BYTES_MAX};
 use crate::policy::Judged;
 use crate::store::{Ended, Job, Kept};
 
@@ -217,6 +217,7 @@ pub(super) async fn resolve(
         Resolution::Done(output) => {
             let done = gear::Ended::Done(output);
             let (ended, _) = land(inner, to_run, kept.job.root_id, done).await;
+            let ended = beside(kept, to_run, ended);
             if ended.status == ExecutionStatus::Completed {
                 return Some(ended);
             }
@@ -278,6 +279,24 @@ async fn land(inner: &Inner, to_run: &ToRun, root: JobId, ended: gear::Ended) ->
         attempts_forgiven: false,
     };
     (ended, Run::Succeeded)
+}
+
+/// The end of a step beside what others of its job have given. Each result is small enough, and all
+/// of them are held for as long as the job is under way.
+pub(super) fn beside(kept: &Kept, to_run: &ToRun, ended: Ended) -> Ended {
+    let others = kept.executions.iter().filter(|line| line.step_id != ended.step_id);
+    let others: usize = others.filter_map(|line| line.result.as_ref()).map(String::len).sum();
+    let bytes = others + ended.result.as_ref().map_or(0, String::len);
+    if ended.result.is_none() || bytes <= RESULTS_BYTES_MAX {
+        return ended;
+    }
+    let message = format!(
+        "with it the results of the job have {bytes} bytes, {RESULTS_BYTES_MAX} are allowed; a \
+         large one can be given as a file"
+    );
+    let failure = Failure::new(FailureClass::ResourceLimit, "result_too_large", message);
+    // The effect has happened; only its result cannot be kept.
+    failed(to_run, &failure, false)
 }
 
 /// What a gear gave, as a document; a file that goes with it is kept.

@@ -189,6 +189,7 @@ impl Ride {
                 }
             };
             let Some(Landed { to_run, ended, run }) = landed else { return Go::Out };
+            let ended = flight::beside(&self.kept, &to_run, ended);
             if let Some(run) = run {
                 // Others of the group run meanwhile, and must not outlive the claim.
                 let noted = self.unless_told(note(inner, &to_run, run)).await;

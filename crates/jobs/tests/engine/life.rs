@@ -6,9 +6,9 @@ use semel_core::code::Code;
 use semel_core::hex::Hex;
 use semel_jobs::dispatch::ExecutionStatus;
 use semel_jobs::engine::{Answer, Asked, Refused};
-use semel_jobs::gear::{FailureClass, Output, Resolution};
+use semel_jobs::gear::{Ended, FailureClass, Output, Resolution};
 use semel_jobs::life::JobStatus;
-use semel_jobs::limits::DOCUMENT_BYTES_MAX;
+use semel_jobs::limits::{DOCUMENT_BYTES_MAX, RESULTS_BYTES_MAX};
 use semel_jobs::store::{Kept, List};
 use semel_jobs::view;
 use serde_json::{Value, json};
@@ -359,4 +359,31 @@ async fn a_lost_claim_reaches_a_gear_that_is_asked() {
     let state = bench.see(id, |_| true).await.job.state;
     assert_eq!(state.worker.as_deref(), Some("another"), "it is not touched any more");
     assert_eq!(state.status, JobStatus::Executing);
+}
+
+/// Each is small enough; all of them are held for as long as their job is under way.
+#[tokio::test]
+async fn the_results_of_a_job_have_a_bound_together() {
+    let bench = bench().await;
+    let large = |bytes: usize| Ended::Done(Output::Value(json!("x".repeat(bytes))));
+    let most = DOCUMENT_BYTES_MAX - 2;
+    let full = RESULTS_BYTES_MAX / DOCUMENT_BYTES_MAX;
+    let mut steps = Vec::new();
+    for number in 0..=full {
+        let name = format!("s{number}");
+        bench.script.will(&name, vec![large(most)]);
+        let mut step = step(&name, "pay");
+        // Whether they run together or one after the other.
+        if number < 8 {
+            step["parallel_group"] = json!("g");
+        }
+        steps.push(step);
+    }
+    let id = bench.submit(json!(steps)).await;
+    let kept = bench.see(id, |kept| kept.job.state.status == JobStatus::AwaitingApproval).await;
+    let done = kept.executions.iter().filter(|line| line.status == ExecutionStatus::Completed);
+    assert_eq!(done.count(), full, "as many as fit");
+    let last = kept.executions.iter().find(|line| line.step_id == format!("s{full}"));
+    let error = last.and_then(|line| line.error.clone()).unwrap_or_default();
+    assert!(error.contains("result_too_large"), "{error}");
 }
