@@ -12,6 +12,7 @@ mod life;
 mod lost;
 mod permits;
 mod planning;
+mod sent_on;
 mod support;
 mod sweep;
 mod time;

@@ -367,7 +367,7 @@ fn test_gear(id: &str, script: &Arc<Script>, origin: Option<&'static str>) -> Ar
 
 /// Servers of a test may be asked.
 fn loopback() -> HttpSettings {
-    let private_hosts = Hosts::new(["127.0.0.1".to_owned()]);
+    let private_hosts = Hosts::new(["127.0.0.1", "127.0.0.2"].map(str::to_owned));
     HttpSettings { private_hosts, ..HttpSettings::default() }
 }
 
