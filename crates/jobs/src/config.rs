@@ -1,10 +1,12 @@
 //! `jobs/config.toml`: what an operator tunes. What is not known is refused by name.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::engine::EngineOptions;
+use crate::gear::grants::is_pattern;
 use crate::gear::manifest::Risk;
 use crate::policy::{Policy, Rule, Verdict};
 
@@ -68,9 +70,9 @@ pub enum ConfigError {
         /// What it may say.
         known: String,
     },
-    /// A pattern where none is read: the rule would never fit.
-    #[error("policy.{key}: {value:?} is taken as it stands; {instead}")]
-    Pattern {
+    /// It can be nobody's name: the rule would never fit.
+    #[error("policy.{key}: {value:?} fits nothing; write {instead}")]
+    Unfit {
         /// Which key.
         key: &'static str,
         /// What it says.
@@ -88,6 +90,43 @@ pub enum ConfigError {
         /// The most.
         max: u64,
     },
+}
+
+impl RuleText {
+    /// A rule that never fits rejects nothing, and whoever wrote it would not know.
+    fn names_something(&self) -> Result<(), ConfigError> {
+        for (key, value, names, instead) in [
+            ("action", &self.action, is_pattern as fn(&str) -> bool, "gear.action, gear.* or *"),
+            ("path", &self.path, is_folder, "a folder without *, and all below it is meant"),
+            ("host", &self.host, is_host, "a host without * and port, each in a rule of its own"),
+            ("method", &self.method, is_method, "one method; without it any is meant"),
+            ("parent", &self.parent, is_parent, "the id of a gear, or * for any gear"),
+        ] {
+            if let Some(value) = value.clone().filter(|value| !names(value)) {
+                return Err(ConfigError::Unfit { key, value, instead });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_folder(text: &str) -> bool {
+    !text.is_empty() && !text.contains('*')
+}
+
+fn is_host(text: &str) -> bool {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let outside = |c: char| c.is_whitespace() || c.is_control() || "*:/@?#[]".contains(c);
+    bare.parse::<Ipv6Addr>().is_ok() || (!text.is_empty() && !text.contains(outside))
+}
+
+fn is_method(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_".contains(&byte))
+}
+
+fn is_parent(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    text == "*" || (!text.is_empty() && text.bytes().all(plain))
 }
 
 impl Config {
@@ -134,15 +173,7 @@ impl Config {
 
     fn policy(&self) -> Result<Policy, ConfigError> {
         let rules = self.policy.iter().map(|text| {
-            let folder = "name a folder without *, and all below it is meant";
-            let host = "name a host without *, in a rule of its own for each";
-            for (key, value, instead) in [("path", &text.path, folder), ("host", &text.host, host)]
-            {
-                let pattern = value.iter().find(|value| value.contains('*'));
-                if let Some(value) = pattern.cloned() {
-                    return Err(ConfigError::Pattern { key, value, instead });
-                }
-            }
+            text.names_something()?;
             let risk = text.risk.as_deref().map(|value| {
                 Risk::parse(value).ok_or_else(|| word("policy.risk", value, names(Risk::ALL)))
             });
@@ -176,10 +207,31 @@ mod tests {
 
     #[test]
     fn a_pattern_that_would_never_fit_is_refused() {
-        for line in ["path = \"etc/*\"", "host = \"*.example.com\""] {
-            let text = format!("[[policy]]\n{line}\nverdict = \"reject\"");
-            let said = Config::parse(&text).expect_err("refused").to_string();
-            assert!(said.contains("taken as it stands"), "{said}");
+        let rule = |key: &str, value: &str| {
+            Config::parse(&format!("[[policy]]\n{key} = {value:?}\nverdict = \"reject\""))
+        };
+        for (key, values) in [
+            ("action", &["http", "http.re*", "*.request", "http.", ".request", "http.a.b", ""][..]),
+            ("path", &["etc/*", ""]),
+            ("host", &["*.example.com", "example.com:80", "http://example.com", "a b", ""]),
+            ("method", &["*", "GET, POST", ""]),
+            ("parent", &["x*", "X", "http.request", ""]),
+        ] {
+            for value in values {
+                let said = rule(key, value).expect_err(value).to_string();
+                assert!(said.starts_with(&format!("policy.{key}: {value:?} fits")), "{said}");
+            }
+        }
+        for (key, values) in [
+            ("action", &["http.request", "http.*", "*", "my-gear.do_it"][..]),
+            ("path", &["etc", "/etc/", "/", "a/../b"]),
+            ("host", &["example.com.", "127.1", "::1", "[::1]", "EXAMPLE.com"]),
+            ("method", &["get", "POST", "M-SEARCH"]),
+            ("parent", &["*", "my-gear"]),
+        ] {
+            for value in values {
+                rule(key, value).expect(value);
+            }
         }
     }
 

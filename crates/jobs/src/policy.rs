@@ -163,12 +163,7 @@ impl Rule {
         if !action || self.risk.is_some_and(|risk| judged.risk() < risk) {
             return Fit::No;
         }
-        let wanted = self.path.as_deref();
-        let path = self
-            .about(wanted, judged.params, "path", |path, folder| Fit::of(is_below(path, folder)));
-        let path = path.max(self.about(wanted, judged.params, "url", |url, folder| {
-            path_of(url).map_or(Fit::Unknown, |path| Fit::of(is_below(&path, folder)))
-        }));
+        let path = self.is_about_path(judged.params);
         let host = self.about(self.host.as_deref(), judged.params, "url", |url, host| {
             // An address that we do not understand may be one that its gear understands.
             let found = host_of(url).map(|found| found == net::canonical(host));
@@ -183,6 +178,24 @@ impl Rule {
             (wanted, params) => self.about(wanted.as_deref(), params, "method", same),
         };
         self.asked_by(judged.asker).min(path).min(host).min(method)
+    }
+
+    /// A step may have a path, an address, or both: which of the two its gear goes by, only the
+    /// gear knows. What one of them rejects is rejected; otherwise a person must see it when they
+    /// disagree.
+    fn is_about_path(&self, params: &Value) -> Fit {
+        let wanted = self.path.as_deref();
+        let path =
+            self.about(wanted, params, "path", |path, folder| Fit::of(is_below(path, folder)));
+        let url = self.about(wanted, params, "url", |url, folder| {
+            path_of(url).map_or(Fit::Unknown, |path| Fit::of(is_below(&path, folder)))
+        });
+        let has = |name: &str| params.get(name).is_some();
+        let rejects = self.verdict == Some(Verdict::Reject);
+        if has("path") && has("url") && path != url && !rejects {
+            return Fit::Unknown;
+        }
+        path.max(url)
     }
 
     fn asked_by(&self, asker: Asker<'_>) -> Fit {

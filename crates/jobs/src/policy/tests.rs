@@ -203,3 +203,27 @@ fn the_path_of_an_address_is_a_path() {
     assert_eq!(judge("no address"), Verdict::Ask, "nobody can tell");
     assert_eq!(judge("http://example.com/%zz"), Verdict::Ask);
 }
+
+/// A gear that knows only paths does not look at the address beside them, and may be told one.
+#[test]
+fn an_address_beside_a_path_makes_no_rule_fit() {
+    let policy = |verdict| Policy {
+        rules: vec![
+            Rule { path: Some("/open".to_owned()), verdict: Some(verdict), ..Rule::default() },
+            Rule { verdict: Some(Verdict::Approve), ..Rule::default() },
+        ],
+    };
+    let high = action(Risk::High, false);
+    let judge = |verdict, params: Value| {
+        policy(verdict).judge(&Judged::of(&step(&params, None), &high, Asker::Caller))
+    };
+    let both = |path: &str, url: &str| json!({"path": path, "url": format!("http://a{url}")});
+    for (path, url) in [("/closed", "/open/x"), ("/open/x", "/closed")] {
+        assert_eq!(judge(Verdict::Approve, both(path, url)), Verdict::Ask, "{path} {url}");
+        assert_eq!(judge(Verdict::Reject, both(path, url)), Verdict::Reject, "{path} {url}");
+    }
+    let not_a_text = json!({"path": 1, "url": "http://a/open"});
+    assert_eq!(judge(Verdict::Approve, not_a_text), Verdict::Ask);
+    assert_eq!(judge(Verdict::Approve, both("/open/x", "/open")), Verdict::Approve);
+    assert_eq!(judge(Verdict::Reject, both("/closed", "/closed")), Verdict::Approve);
+}
