@@ -135,3 +135,52 @@ fn everything_is_said_as_everything() {
     assert!(text.contains("in your name: every action of every gear\n"), "{text}");
     assert!(text.contains("in your name to: everybody\n"), "{text}");
 }
+
+/// A gear may say its secrets in every field that it has: none of them is shown, or written down.
+#[test]
+fn a_secret_is_not_in_what_a_job_leaves() {
+    let secret = "s3cret-value-of-the-operator";
+    let world = World::with(|manifest| {
+        manifest.replace("secrets = []", "secrets = [\"token\"]\nsub_jobs = [\"*\"]")
+    });
+    world.succeeds(&["secret", "set", "token"], secret);
+    let up = Up::start(&world);
+    world.succeeds(&["gear", "install", "hostile"], "");
+    let hows =
+        ["problem", "class", "artifact", "file", "words", "plan", "resolved", "resolved file"];
+    for how in hows {
+        let id = up.submit(&json!([step("hostile", "betrays", json!({"how": how}))]));
+        let job = up.ended(&id);
+        if how == "resolved" {
+            assert!(job.to_string().contains("[secret]"), "it was asked: {job:#}");
+        }
+        for words in [["job", "show"], ["job", "watch"]] {
+            if words[1] == "watch" && job["status"] == "awaiting_approval" {
+                // It would be watched until somebody answers.
+                continue;
+            }
+            let output = world.semel(&[words[0], words[1], &id], "");
+            let shown = format!("{output:?}");
+            assert!(!shown.contains(secret), "{how}: {shown}");
+        }
+    }
+    assert!(!up.asked(&["job", "list"]).to_string().contains(secret));
+    drop(up);
+    let mut left = vec![world.home()];
+    let mut looked_at = 0;
+    while let Some(path) = left.pop() {
+        // A workspace is the gear's own.
+        if path.ends_with("jobs/work") {
+            continue;
+        }
+        if path.is_dir() && !path.is_symlink() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.is_file() {
+            looked_at += 1;
+            let bytes = fs::read(&path).unwrap();
+            let found = bytes.windows(secret.len()).any(|piece| piece == secret.as_bytes());
+            assert!(!found, "{}", path.display());
+        }
+    }
+    assert!(looked_at > 5, "{looked_at} files");
+}
