@@ -145,22 +145,36 @@ mod turns {
 
     use crate::limits::SCHEMA_CHECKS_AT_ONCE;
 
-    static UNDER_WAY: Mutex<usize> = Mutex::new(0);
+    static NOW: Mutex<Now> = Mutex::new(Now { under_way: 0, waiting: 0 });
     static FREE: Condvar = Condvar::new();
+
+    struct Now {
+        under_way: usize,
+        waiting: usize,
+    }
 
     pub(super) struct Turn(());
 
     /// Waits on a thread that may be waited on.
     pub(super) fn take() -> Turn {
-        let under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = FREE.wait_while(under_way, |under_way| *under_way >= SCHEMA_CHECKS_AT_ONCE);
-        *free.unwrap_or_else(PoisonError::into_inner) += 1;
+        let mut now = NOW.lock().unwrap_or_else(PoisonError::into_inner);
+        now.waiting += 1;
+        let free = FREE.wait_while(now, |now| now.under_way >= SCHEMA_CHECKS_AT_ONCE);
+        let mut now = free.unwrap_or_else(PoisonError::into_inner);
+        now.waiting -= 1;
+        now.under_way += 1;
         Turn(())
+    }
+
+    /// How many wait.
+    #[cfg(test)]
+    pub(super) fn waiting() -> usize {
+        NOW.lock().unwrap_or_else(PoisonError::into_inner).waiting
     }
 
     impl Drop for Turn {
         fn drop(&mut self) {
-            *UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+            NOW.lock().unwrap_or_else(PoisonError::into_inner).under_way -= 1;
             FREE.notify_one();
         }
     }

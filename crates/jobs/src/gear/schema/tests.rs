@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::limits::SCHEMA_CHECKS_AT_ONCE;
 
 fn read(document: &Value) -> Result<Schema, String> {
     Schema::read(document, &mut Budget::default())
@@ -141,4 +142,24 @@ fn what_is_wrong_is_not_told_at_any_price() {
 fn formats_are_not_checked() {
     let schema = json!({"$schema": "http://json-schema.org/draft-07/schema#", "format": "regex"});
     read(&schema).expect("a schema").check(&json!("(")).expect("it fits");
+}
+
+/// Beside those that take long there is room for everything else.
+#[test]
+fn only_so_many_long_checks_go_on_at_once() {
+    let under_way: Vec<_> = (0..SCHEMA_CHECKS_AT_ONCE).map(|_| turns::take()).collect();
+    let checked = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
+        let schema = read(&json!({"items": {"pattern": "^a*$"}})).expect("a schema");
+        let long = json!(vec!["a"; SCHEMA_WORK_AT_ONCE]);
+        assert!(schema.work(&long) > SCHEMA_WORK_AT_ONCE);
+        let checking = async move { schema.check(&long) };
+        runtime.expect("a runtime").block_on(async { tokio::spawn(checking).await })
+    });
+    while turns::waiting() == 0 {
+        assert!(!checked.is_finished(), "it has waited for nobody");
+        std::thread::yield_now();
+    }
+    drop(under_way);
+    checked.join().expect("no panic").expect("a task").expect("it fits");
 }
