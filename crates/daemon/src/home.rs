@@ -182,6 +182,15 @@ impl Home {
         Ok((sorted(found), Complete::Yes))
     }
 
+    /// The folder that a file of this name, relative to the home, is in; nothing when it is of no
+    /// mesh.
+    pub fn of_name(root: &Path, name: &str) -> Option<Self> {
+        let mut parts = name.split('/');
+        let (daemons, slug, file) = (parts.next()?, parts.next()?, parts.next());
+        let is_daemons = daemons == DAEMONS && file.is_some();
+        is_daemons.then(|| MeshSlug::parse(slug).ok().map(|slug| Self::at(root, &slug)))?
+    }
+
     /// The home that it is in.
     pub fn root(&self) -> &Path {
         &self.root

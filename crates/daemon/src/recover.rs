@@ -7,10 +7,11 @@ use std::sync::Arc;
 use rusqlite::ErrorCode;
 use semel_core::clock::UnixMs;
 use semel_core::status;
-use semel_store::sqlite::{Alone, LastStop, Sqlite, SqliteOptions, sums_path};
+use semel_store::sqlite::{Alone, LastStop, Sqlite, SqliteOptions, TableRows, sums_path};
 use semel_store::{OpenError, StoreError};
 
 use crate::home::{HomeFile, LockedHome, MadeStores, Presence, StoresError};
+use crate::store::rows::{INBOX_ROWS, OUTBOX_ROWS};
 use crate::store::{
     INBOX_APPLICATION_ID, INBOX_MIGRATIONS, OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS, link,
 };
@@ -59,6 +60,14 @@ impl Database {
         }
     }
 
+    /// Tables whose rows can be compared with what was written.
+    pub fn rows(self) -> &'static [TableRows] {
+        match self {
+            Self::Outbox => OUTBOX_ROWS,
+            Self::Inbox => INBOX_ROWS,
+        }
+    }
+
     pub(crate) fn options(self, path: &Path, now: UnixMs) -> SqliteOptions {
         let (id, migrations) = match self {
             Self::Outbox => (OUTBOX_APPLICATION_ID, OUTBOX_MIGRATIONS),
@@ -69,7 +78,7 @@ impl Database {
     }
 }
 
-/// Reads the whole file. The lock says that no daemon has it open.
+/// Reads the whole file, and every row of it. The lock says that no daemon has it open.
 pub async fn examine(home: &LockedHome, database: Database, now: UnixMs) -> Finding {
     let path = home.home().path(database.file());
     match made(home).look(&path) {
@@ -91,7 +100,7 @@ pub async fn examine(home: &LockedHome, database: Database, now: UnixMs) -> Find
             return Finding { health, wrong: vec![words(&error)] };
         }
     };
-    let wrong = sqlite.integrity_check().await.unwrap_or_else(|error| vec![error.chain()]);
+    let mut wrong = sqlite.integrity_check().await.unwrap_or_else(|error| vec![error.chain()]);
     if database == Database::Outbox && wrong.is_empty() && sqlite.last_stop() == LastStop::Unclean {
         // Opening it took the trace of the unclean stop away: the next daemon must still know.
         if let Err(error) = sqlite.write(|tx| link::raise_life_in_tx(tx)).await {
@@ -99,9 +108,20 @@ pub async fn examine(home: &LockedHome, database: Database, now: UnixMs) -> Find
             return Finding { health: Health::Unusable, wrong: vec![error.chain()] };
         }
     }
+    if wrong.is_empty() {
+        wrong = changed_rows(&sqlite, database).await;
+    }
     sqlite.close().await;
     let health = if wrong.is_empty() { Health::Sound } else { Health::Damaged };
     Finding { health, wrong }
+}
+
+/// What SQLite cannot see: rows that are not what was accepted, or what arrived.
+async fn changed_rows(sqlite: &Sqlite, database: Database) -> Vec<String> {
+    match sqlite.read_rows(database.rows(), |_| {}).await {
+        Ok(read) => read.wrong,
+        Err(error) => vec![error.chain()],
+    }
 }
 
 /// Makes a database that this home never had, and closes it in order: it is noted as made before

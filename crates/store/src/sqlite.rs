@@ -157,6 +157,16 @@ pub fn look(
     Ok((last_stop, open::look(path, application_id, migrations)?))
 }
 
+/// Reads something of a file that is left as it is, as [`look`] does.
+///
+/// Blocks: call it before serving, or on a blocking thread.
+pub fn peek<T>(
+    path: &Path,
+    read: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    read(&open::as_it_is(path)?)
+}
+
 /// Refuses a file whose log is damaged, or that is not what was written: what was committed behind
 /// a fault can be read by nobody ([`Sqlite::open_to_read`] shows what is before it).
 ///

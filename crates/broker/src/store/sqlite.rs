@@ -107,6 +107,11 @@ impl SqliteStore {
         Ok(Self { sqlite, steady: Steady::default() })
     }
 
+    /// Over a file that somebody has opened, and migrated, for a look.
+    pub fn over(sqlite: Arc<Sqlite>) -> Self {
+        Self { sqlite, steady: Steady::default() }
+    }
+
     fn beating(&self, pulse: Pulse) -> Beating {
         let now = self.steady.now(pulse.at);
         Beating { now, live_from: now.saturating_sub(pulse.ghost_after) }

@@ -36,11 +36,15 @@ pub(crate) fn command(words: &str, home: &Home) -> String {
 /// together with its broker; whoever has joined that mesh from elsewhere has no broker.
 pub(crate) fn start_command(home: &Home) -> String {
     let has_joined = home.path(HomeFile::Mesh).exists();
-    let is_from_elsewhere = has_joined && !up::broker_folder(home.root()).is_dir();
-    if home.mesh().as_str() == up::MESH && !is_from_elsewhere {
+    if is_of_up(home) || home.mesh().as_str() == up::MESH && !has_joined {
         return format!("semel up{}", home_words(home.root()));
     }
     command("daemon up", home)
+}
+
+/// Whether it is the mesh that `semel up` has made in this home.
+pub(crate) fn is_of_up(home: &Home) -> bool {
+    home.mesh().as_str() == up::MESH && up::broker_folder(home.root()).is_dir()
 }
 
 /// Says which home is meant, if a command that does not say it means another.

@@ -48,23 +48,39 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         files.push(File { database, finding, fresh });
     }
     report(&mesh, &files, arguments.local.form())?;
-    let bad = files.iter().filter(|file| is_bad(file.finding.health) && file.fresh.is_none());
-    let left: Vec<&str> = bad.map(|file| file.database.as_str()).collect();
-    match left.first() {
-        None => Ok(()),
-        Some(first) => {
-            let text = format!(
-                "error: {} cannot be used as it is\nto put back a good copy: replace the file; to \
-                 do without it: {} --start-fresh {first} --confirm; to read what can be read: {} \
-                 --read-only",
-                left.join(" and "),
-                command("daemon recover", home.home()),
-                command("daemon up", home.home())
-            );
-            Err(Failure::new(Exit::Failed, text))
-        }
+    let mut text = String::new();
+    let left = |care: Care| -> Vec<&str> {
+        let left = files.iter().filter(|file| file.fresh.is_none());
+        let left = left.filter(|file| care_of(file.finding.health) == care);
+        left.map(|file| file.database.as_str()).collect()
+    };
+    let bad = left(Care::Replace);
+    if let Some(first) = bad.first() {
+        text.push_str(&format!(
+            "error: {} cannot be used as it is\nto put back a good copy: replace the file; to do \
+             without it: {} --start-fresh {first} --confirm; to read what can be read: {} \
+             --read-only\n",
+            bad.join(" and "),
+            command("daemon recover", home.home()),
+            command("daemon up", home.home())
+        ));
+    }
+    let kept = left(Care::Reach);
+    if !kept.is_empty() {
+        let names = kept.join(" and ");
+        text.push_str(&format!("error: {names} cannot be opened, {NOT_DAMAGED}\n"));
+    }
+    match text.trim_end() {
+        "" => Ok(()),
+        text => Err(Failure::new(Exit::Failed, text)),
     }
 }
+
+/// What helps a file that is whole for all that anybody knows.
+const NOT_DAMAGED: &str = "\
+and nothing says that it is damaged
+to use it: give it to the user that runs semel, or run the version that has made it; move another \
+program's file away";
 
 /// A database, how it is, and whether a new one is begun.
 struct File {
@@ -76,10 +92,22 @@ struct File {
 /// Where the old one is now, if there was one.
 struct Fresh(Option<PathBuf>);
 
-const fn is_bad(health: Health) -> bool {
+/// What a database needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Care {
+    /// Nothing.
+    None,
+    /// A good copy, or a new beginning.
+    Replace,
+    /// Somebody who can open it: what is in it may be whole.
+    Reach,
+}
+
+const fn care_of(health: Health) -> Care {
     match health {
-        Health::Damaged | Health::Unusable | Health::Lost => true,
-        Health::Absent | Health::Sound => false,
+        Health::Damaged | Health::Lost => Care::Replace,
+        Health::Unusable => Care::Reach,
+        Health::Absent | Health::Sound => Care::None,
     }
 }
 
@@ -90,9 +118,17 @@ fn begin_anew(
     confirm: bool,
 ) -> Result<Fresh, Failure> {
     let conflict = |text: String| Failure::new(Exit::Conflict, format!("error: {text}"));
-    if !is_bad(finding.health) {
-        let health = finding.health;
-        return Err(conflict(format!("the {database} is {health}: nothing was done")));
+    match care_of(finding.health) {
+        Care::Replace => {}
+        Care::None => {
+            let health = finding.health;
+            return Err(conflict(format!("the {database} is {health}: nothing was done")));
+        }
+        Care::Reach => {
+            let why = finding.wrong.join("; ");
+            let text = format!("the {database} cannot be opened, {NOT_DAMAGED}\nit says: {why}");
+            return Err(conflict(text));
+        }
     }
     if !confirm {
         let what = match database {

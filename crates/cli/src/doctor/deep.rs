@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use semel_broker::housekeeping::check_once;
+use semel_broker::store::{self as broker, Mesh, Report, SqliteStore, Store};
 use semel_jobs::gear::package;
 use semel_jobs::gear::secrets::Secrets;
 use semel_store::StoreError;
@@ -37,6 +39,7 @@ pub(super) async fn databases(expected: &[Expected], bar: &Bar) -> Vec<Finding> 
     }
     bar.expect(rows);
     for (store, file) in opened {
+        let file = Arc::new(file);
         findings.push(read(store, &file, bar).await);
         file.close().await;
     }
@@ -52,7 +55,7 @@ fn open(store: &Expected) -> Result<Sqlite, Finding> {
     Sqlite::open_to_read(&options).map_err(|error| problem(store, chain(&error)))
 }
 
-async fn read(store: &Expected, file: &Sqlite, bar: &Bar) -> Finding {
+async fn read(store: &Expected, file: &Arc<Sqlite>, bar: &Bar) -> Finding {
     let name = store.kept.path.display().to_string();
     bar.name(format!("checking the structure of {name}"));
     let mut wrong = match file.integrity_check().await {
@@ -71,6 +74,10 @@ async fn read(store: &Expected, file: &Sqlite, bar: &Bar) -> Finding {
             Err(error) => wrong.push(error.chain()),
         }
     }
+    if store.application_id == broker::SQLITE_APPLICATION_ID {
+        bar.name(format!("comparing what belongs together in {name}"));
+        wrong.extend(apart(file).await);
+    }
     if wrong.is_empty() {
         let rows = all.rows;
         return Finding::sound("contents", format!("{name}: rows read: {rows}, bad: none"));
@@ -81,6 +88,27 @@ async fn read(store: &Expected, file: &Sqlite, bar: &Bar) -> Finding {
         wrong.push(format!("{} of {} rows are bad", all.bad, all.rows));
     }
     problem(store, wrong.join("; "))
+}
+
+/// What the broker's own check finds: effects of one message that are not all there.
+async fn apart(file: &Arc<Sqlite>) -> Vec<String> {
+    let store = Store::Sqlite(Arc::new(SqliteStore::over(Arc::clone(file))));
+    let meshes = match store.mesh_list().await {
+        Ok(meshes) => meshes,
+        Err(error) => return vec![error.chain()],
+    };
+    let reports = check_once(&store, &meshes, now()).await;
+    let of_mesh = |(mesh, report): (&Mesh, Result<Report, StoreError>)| {
+        let slug = &mesh.slug;
+        match report {
+            Ok(report) => {
+                let found = report.findings().into_iter().filter(|(_, count)| *count > 0);
+                found.map(|(name, count)| format!("mesh {slug}: {name} {count}")).collect()
+            }
+            Err(error) => vec![format!("mesh {slug}: {}", error.chain())],
+        }
+    };
+    meshes.iter().zip(reports).flat_map(of_mesh).collect()
 }
 
 fn problem(store: &Expected, wrong: String) -> Finding {

@@ -5,12 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use semel_daemon::home::{Complete, Home, HomeFile};
+use semel_daemon::home::{Complete, Home, HomeFile, MadeStores};
 use semel_daemon::identity::Membership;
 
 use super::Finding;
 use crate::checks::{self, Fault};
-use crate::daemon::home::start_command;
+use crate::daemon::home::{is_of_up, start_command};
 use crate::exit::chain;
 
 /// Names that are shown at the most; a folder with more has one cause.
@@ -34,6 +34,7 @@ pub(super) fn look(root: &Path) -> Vec<Finding> {
         }
         Ok((homes, complete)) => {
             findings.extend(homes.iter().flat_map(mesh));
+            findings.extend(gone(root).iter().map(gone_mesh));
             if complete == Complete::No {
                 let to_do = "look at the others one by one: semel daemon status --mesh NAME";
                 findings.push(Finding::warning("meshes", "there are more of them", to_do));
@@ -44,6 +45,43 @@ pub(super) fn look(root: &Path) -> Vec<Finding> {
     findings
 }
 
+/// The meshes whose files were made here and whose folders are gone. A list that cannot be read is
+/// told where stores are.
+fn gone(root: &Path) -> Vec<Home> {
+    let names = MadeStores::of_home(root).names().unwrap_or_default();
+    let mut gone: Vec<Home> = Vec::new();
+    for home in names.iter().filter_map(|name| Home::of_name(root, name)) {
+        if !home.folder().is_dir() && gone.iter().all(|known| known.mesh() != home.mesh()) {
+            gone.push(home);
+        }
+    }
+    gone
+}
+
+fn gone_mesh(home: &Home) -> Finding {
+    let folder = home.folder().display();
+    let detail = format!("the folder {folder} is not there, though it was made here");
+    let to_do = format!("put a good copy of it there; to do without it, {}", removal(home));
+    Finding::problem(format!("mesh {}", home.mesh()), detail, to_do)
+}
+
+/// How a mesh's folder is removed so that nobody misses it.
+fn removal(home: &Home) -> String {
+    let list = MadeStores::of_home(home.root());
+    let names = list.names().unwrap_or_default().into_iter();
+    let names = names.filter(|name| {
+        Home::of_name(home.root(), name).is_some_and(|of_name| of_name.mesh() == home.mesh())
+    });
+    let names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
+    let folder = home.folder().display();
+    let forgotten = format!("take {} out of {}", names.join(", "), list.path().display());
+    match (home.folder().exists(), names.is_empty()) {
+        (true, true) => format!("remove {folder}"),
+        (true, false) => format!("remove {folder}, and {forgotten}"),
+        (false, _) => forgotten,
+    }
+}
+
 /// What a start would refuse, by the start's own checks. What others have access to is told by the
 /// permissions.
 pub(super) fn starts(root: &Path) -> Vec<Finding> {
@@ -51,8 +89,8 @@ pub(super) fn starts(root: &Path) -> Vec<Finding> {
     let daemons = homes.iter().flat_map(|home| checks::daemon(&home.untouched()));
     let of_home = [checks::broker(root), checks::jobs(root), checks::serve(root)];
     let faults = daemons.chain(of_home.into_iter().flatten());
-    let finding =
-        |fault: Fault| Finding::problem(fault.check, fault.text.replace('\n', "; "), fault.to_do);
+    let line = |text: String| text.replace('\n', "; ");
+    let finding = |fault: Fault| Finding::problem(fault.check, line(fault.text), line(fault.to_do));
     faults.map(finding).collect()
 }
 
@@ -144,7 +182,10 @@ fn membership(home: &Home) -> Finding {
             Finding::sound(check, "no member is kept here")
         }
         Ok(None) => {
-            let to_do = format!("semel mesh join INVITE, or remove {}", home.folder().display());
+            let to_do = match start_command(home) {
+                start if is_of_up(home) => format!("start it again, which joins it: {start}"),
+                _ => format!("semel mesh join INVITE, or {}", removal(home)),
+            };
             Finding::warning(check, format!("{mesh} was not joined to the end"), to_do)
         }
         Err(error) => {

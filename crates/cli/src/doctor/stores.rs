@@ -16,7 +16,7 @@ use semel_registrar::store::sqlite as registrar;
 use semel_store::OpenError;
 use semel_store::migration::MigrationSet;
 use semel_store::postgres::{Postgres, PostgresOptions};
-use semel_store::sqlite::{LastStop, TableRows, look};
+use semel_store::sqlite::{LastStop, TableRows, look, peek};
 
 use super::Finding;
 use super::folders::is_locked;
@@ -28,6 +28,8 @@ use crate::system::{now, random};
 /// A store, whose it must be, and who has it open.
 pub(super) struct Expected {
     pub(super) kept: Kept,
+    /// The same file in another list that a start asks, too.
+    also: Option<Kept>,
     pub(super) application_id: i32,
     pub(super) migrations: Vec<MigrationSet>,
     /// Tables whose rows can be compared with what was written.
@@ -55,6 +57,7 @@ pub(super) fn expected(root: &Path) -> Vec<Expected> {
     let mut expected = vec![
         Expected {
             repair: broker.restore.clone(),
+            also: Some(Kept::broker_file(&broker.path)),
             kept: broker,
             application_id: broker::SQLITE_APPLICATION_ID,
             migrations: vec![broker::SQLITE_MIGRATIONS, registrar::MIGRATIONS],
@@ -64,6 +67,7 @@ pub(super) fn expected(root: &Path) -> Vec<Expected> {
         Expected {
             repair: engine.restore.clone(),
             kept: engine,
+            also: None,
             application_id: jobs::APPLICATION_ID,
             migrations: vec![jobs::MIGRATIONS, registrar::MIGRATIONS],
             rows: vec![jobs::ROWS, registrar::ROWS],
@@ -87,6 +91,7 @@ pub(super) fn expected(root: &Path) -> Vec<Expected> {
             };
             expected.push(Expected {
                 kept: Kept::daemon(&home, *database),
+                also: None,
                 application_id,
                 migrations: vec![migrations],
                 rows: vec![rows],
@@ -102,19 +107,32 @@ pub(super) fn expected(root: &Path) -> Vec<Expected> {
 fn file(expected: &Expected) -> Option<Finding> {
     let path = &expected.kept.path;
     let name = path.display();
-    match expected.kept.look() {
-        Ok(Presence::There) => {}
-        Ok(Presence::New) => return None,
-        Ok(Presence::Lost) => {
-            let (said, ways) = expected.kept.lost();
-            return Some(Finding::problem("store", said, ways.replace('\n', "; ")));
-        }
-        Err(error) => {
-            let to_do = "see docs/operating.md, a store that is lost";
-            return Some(Finding::problem("store", chain(&error), to_do));
+    let mut presence = Presence::New;
+    for kept in std::iter::once(&expected.kept).chain(&expected.also) {
+        match kept.look() {
+            Ok(Presence::There) => presence = Presence::There,
+            Ok(Presence::New) => {}
+            Ok(Presence::Lost) => {
+                let (said, ways) = kept.lost();
+                return Some(Finding::problem("store", said, ways.replace('\n', "; ")));
+            }
+            Err(error) => {
+                let to_do = "see docs/operating.md, a store that is lost";
+                return Some(Finding::problem("store", chain(&error), to_do));
+            }
         }
     }
-    Some(match look(path, expected.application_id, &expected.migrations) {
+    if presence == Presence::New {
+        return None;
+    }
+    let looked = look(path, expected.application_id, &expected.migrations);
+    if let (Ok((_, lacking)), Some(unfit)) = (&looked, unfit(expected))
+        && lacking.is_empty()
+    {
+        let detail = format!("{name}: {unfit}");
+        return Some(Finding::problem("store", detail, expected.repair.clone()));
+    }
+    Some(match looked {
         Err(error) => Finding::problem("store", chain(&error), to_do(&error, expected)),
         Ok((_, lacking)) if !lacking.is_empty() => {
             let detail = format!("{name} is of an older version (lacks {})", lacking.join(", "));
@@ -128,7 +146,20 @@ fn file(expected: &Expected) -> Option<Finding> {
     })
 }
 
-fn to_do(error: &OpenError, expected: &Expected) -> String {
+/// Why the registrar in this file would refuse to start.
+fn unfit(expected: &Expected) -> Option<String> {
+    let of_registrar = |set: &MigrationSet| set.component == registrar::MIGRATIONS.component;
+    if !expected.migrations.iter().any(of_registrar) {
+        return None;
+    }
+    match peek(&expected.kept.path, registrar::unfit_in) {
+        Ok(unfit) => unfit.map(|unfit| unfit.to_string()),
+        Err(error) => Some(error.chain()),
+    }
+}
+
+/// What helps against an error of opening it.
+pub(super) fn to_do(error: &OpenError, expected: &Expected) -> String {
     match error {
         OpenError::Newer { .. } => "run the newer semel that has made it".to_owned(),
         OpenError::NotOurs { .. } => {
@@ -136,6 +167,11 @@ fn to_do(error: &OpenError, expected: &Expected) -> String {
         }
         OpenError::MigrationChanged { .. } => {
             "run the semel that has made it, or put back a good copy".to_owned()
+        }
+        // What is there may be whole, and newer than any copy.
+        OpenError::Sqlite { .. } | OpenError::Io { .. } if !error.is_damage() => {
+            let name = expected.kept.path.display();
+            format!("give {name} to the user that runs semel; nothing says that it is damaged")
         }
         OpenError::Sqlite { .. }
         | OpenError::Io { .. }

@@ -90,3 +90,52 @@ fn everything_that_is_kept_is_read_and_compared() {
     }
     assert_eq!(found.len(), 5, "{found:?}");
 }
+
+/// Rows that are whole, each for itself, and do not belong together.
+#[test]
+fn what_belongs_together_is_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = &folder.path().join("home");
+    let mut up = Up::start(home);
+    json(home, &["send", "@me", "hello", "--key", "first", "--wait"]);
+    let plan = folder.path().join("plan.json");
+    let steps = r#"{"steps": [
+        {"id": "pause", "gear": "wait", "action": "sleep", "params": {"ms": 1}}]}"#;
+    std::fs::write(&plan, steps).unwrap();
+    let done = semel(home, &["job", "submit", "--plan", plan.to_str().unwrap(), "--wait"]);
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    assert_eq!(complaints(home), [""; 0]);
+    let (broker, jobs) = ("broker/broker.db", "jobs/jobs.db");
+    for (store, sql, words) in [
+        (broker, "DELETE FROM message_history", "message_without_history 1"),
+        (broker, "DELETE FROM message_queue", "history_without_message 1"),
+        (broker, "DELETE FROM client_message_dedupe", "message_without_dedupe 1"),
+        (broker, "UPDATE mesh SET next_seq = next_seq + 1", "history_gaps 1"),
+        (
+            jobs,
+            "INSERT INTO execution_log
+             SELECT root_id, 'invented', job_no, plan_no, gear, action, step_fingerprint, status,
+                    attempts, certain, result, artifact_sha256, error, started_at, completed_at, via
+               FROM execution_log",
+            "\"invented\" is not in the plan",
+        ),
+        (jobs, "UPDATE execution_log SET action = 'until'", "does something else in the plan"),
+        (
+            jobs,
+            "UPDATE execution_log SET step_fingerprint = zeroblob(32)",
+            "has other parameters in the plan",
+        ),
+        (jobs, "UPDATE execution_log SET plan_no = 7", "a plan that there never was"),
+        (jobs, "UPDATE execution_log SET job_no = 0", "a job that is not there"),
+    ] {
+        let (path, kept) = (home.join(store), folder.path().join("kept"));
+        std::fs::copy(&path, &kept).unwrap();
+        change(&path, sql);
+        let found = complaints(home);
+        assert!(found.len() == 1 && found[0].contains(words), "{sql}: {found:?}");
+        sqlite::forget_sums(&path);
+        std::fs::rename(&kept, &path).unwrap();
+    }
+    assert_eq!(complaints(home), [""; 0]);
+}

@@ -23,6 +23,7 @@ mod served;
 mod stores;
 mod terminal;
 mod weight;
+mod whole;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::process::Signal;
+use semel_testkit::sqlite;
 use serde_json::Value;
 
 use crate::program::{Up, semel, stderr, stdout};
@@ -127,7 +128,9 @@ fn what_others_can_read_and_what_is_damaged_are_problems_and_stay_as_they_are() 
 }
 
 /// Files and folders of a home that are changed, one after the other.
-const READ_BY_A_START: [&str; 14] = [
+const READ_BY_A_START: [&str; 17] = [
+    "home.json",
+    "daemon/local",
     "daemon/local/keypair.json",
     "daemon/local/instance_id",
     "daemon/local/fingerprint_secret",
@@ -138,6 +141,7 @@ const READ_BY_A_START: [&str; 14] = [
     "daemon/local/sock",
     "broker/admin_token",
     "broker/authority",
+    "broker/broker.db.json",
     "jobs/authority",
     "jobs/lock",
     "jobs/config.toml",
@@ -184,6 +188,65 @@ fn what_a_start_refuses_is_a_problem() {
     }
     assert!(refused >= 25, "{refused} of them were refused");
     assert_eq!(doctor(home, &[]).0, Some(0), "everything is as it was");
+}
+
+/// The registrar proves its tables before it serves, and so does whoever looks.
+#[test]
+fn a_table_of_the_registrar_that_is_gone_is_a_problem() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let mut up = Up::start(home);
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    for name in ["broker/broker.db", "jobs/jobs.db"] {
+        let (path, kept) = (home.join(name), home.join("kept"));
+        std::fs::copy(&path, &kept).unwrap();
+        let file = sqlite::open(&path).unwrap();
+        file.execute_batch("DROP TABLE sweep").unwrap();
+        drop(file);
+        let before = names(home);
+        let (code, items) = doctor(home, &[]);
+        assert_eq!(names(home), before, "{name}: nothing is left beside it");
+        assert_eq!((Up::refused(home), code), (Some(78), Some(1)), "{name}: {items:?}");
+        let told = |item: &Value| item["detail"].as_str().unwrap().contains("replay_");
+        assert!(items.iter().any(told), "{name}: {items:?}");
+        sqlite::forget_sums(&path);
+        std::fs::rename(&kept, &path).unwrap();
+    }
+    assert_eq!(doctor(home, &[]).0, Some(0), "everything is as it was");
+}
+
+/// Whoever follows the advice has no trouble that he did not have before.
+#[test]
+fn a_folder_that_is_removed_as_advised_is_missed_by_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let mut up = Up::start(home);
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+    let ops = home.join("daemon/ops");
+    std::fs::create_dir(&ops).unwrap();
+    std::fs::set_permissions(&ops, std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::fs::copy(home.join("daemon/local/keypair.json"), ops.join("keypair.json")).unwrap();
+    let list = home.join("home.json");
+    let mut known: Value = serde_json::from_slice(&std::fs::read(&list).unwrap()).unwrap();
+    known["stores"].as_array_mut().unwrap().push("daemon/ops/instance_id".into());
+    std::fs::write(&list, known.to_string()).unwrap();
+    let advice = format!("take \"daemon/ops/instance_id\" out of {}", list.display());
+    for there in [true, false] {
+        let (code, items) = doctor(home, &[]);
+        let told = items.iter().find(|item| item["check"] == "mesh ops").unwrap();
+        assert!(told["to_do"].as_str().unwrap().ends_with(&advice), "{told}");
+        assert_eq!(told["condition"] == "warning", there, "{told}");
+        assert_eq!(told["to_do"].as_str().unwrap().contains("remove "), there, "{told}");
+        // The first part of the advice without the second.
+        if there {
+            std::fs::remove_dir_all(&ops).unwrap();
+        } else {
+            assert_eq!(code, Some(1), "{items:?}");
+        }
+    }
+    known["stores"].as_array_mut().unwrap().pop();
+    std::fs::write(&list, known.to_string()).unwrap();
+    assert_eq!(doctor(home, &[]).0, Some(0));
 }
 
 /// Who could have prepared a folder could have planted anything in it.

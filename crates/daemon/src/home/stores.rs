@@ -162,6 +162,11 @@ impl MadeStores {
         }
     }
 
+    /// What was made here: names, relative to the folder that the list is in.
+    pub fn names(&self) -> Result<Vec<String>, StoresError> {
+        Ok(self.read()?.map(|list| list.stores).unwrap_or_default())
+    }
+
     fn name_of(&self, store: &Path) -> String {
         let inside = store.strip_prefix(&self.folder).ok();
         let name = inside.or_else(|| store.file_name().map(Path::new)).unwrap_or(store);

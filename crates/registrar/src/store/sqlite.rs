@@ -17,6 +17,7 @@ use std::sync::Arc;
 use semel_store::migration::{Migration, MigrationSet};
 use semel_store::sqlite::Sqlite;
 
+pub use catalogue::unfit_in;
 pub use effect::consume_in_tx;
 pub use rows::ROWS;
 

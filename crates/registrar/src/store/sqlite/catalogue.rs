@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use semel_store::{StoreError, statements};
 
 use super::{MIGRATIONS, SqliteStore};
-use crate::fitness::{APPEND_ONLY, Catalogue, Change, Nullable, TABLES};
+use crate::fitness::{APPEND_ONLY, Catalogue, Change, Nullable, TABLES, Unfit, prove};
 
 /// What triggers refuse, and how their names end.
 const REFUSALS: &[(Change, &str)] =
@@ -38,6 +38,11 @@ impl SqliteStore {
     pub(in crate::store) async fn catalogue(&self) -> Result<Catalogue, StoreError> {
         self.sqlite.read(catalogue_in_tx).await
     }
+}
+
+/// Why the registrar would not start with this file, for whoever looks at it without opening it.
+pub fn unfit_in(connection: &Connection) -> Result<Option<Unfit>, StoreError> {
+    Ok(prove(&catalogue_in_tx(connection)?).err())
 }
 
 /// Differs from postgres: what must be there is read from a new database with the same migrations.
@@ -114,12 +119,11 @@ fn texts(tx: &Connection, sql: &str, by: &str) -> Result<Vec<String>, StoreError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fitness::prove;
     use semel_core::code::Code;
 
     const SQL: &str = MIGRATIONS.migrations[0].sql;
 
-    fn proved(sql: &str) -> Result<(), crate::fitness::Unfit> {
+    fn proved(sql: &str) -> Result<(), Unfit> {
         let connection = Connection::open_in_memory().expect("a database");
         connection.execute_batch(sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
         prove(&catalogue_in_tx(&connection).expect("a catalogue"))
