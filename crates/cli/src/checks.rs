@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use semel_daemon::config::Config;
 use semel_daemon::home::{Home, HomeError, HomeFile, Presence, check_own};
-use semel_daemon::identity::Identity;
+use semel_daemon::identity::{Identity, IdentityError};
 use semel_jobs::gear::load::Loader;
 use semel_jobs::gear::reach;
 use semel_jobs::gear::registry::Registry;
 
 use crate::broker::token;
+use crate::daemon::home::{home_words, is_of_up, start_command};
 use crate::exit::{Exit, Failure, chain};
 use crate::gear::ports::ports;
 use crate::gear::shim;
@@ -65,7 +66,7 @@ pub(crate) fn daemon(home: &Home) -> Vec<Fault> {
     }
     faults.extend(lost(&check("identity"), &Kept::instance(home)));
     if let Err(error) = Identity::check(home) {
-        faults.push(Fault::new(check("identity"), home.folder().to_owned(), chain(&error)));
+        faults.push(identity(check("identity"), home, &error));
     }
     if let Err(error) = home.socket_path() {
         faults.push(Fault::new(check("socket"), home.path(HomeFile::Socket), chain(&error)));
@@ -81,6 +82,25 @@ pub(crate) fn daemon(home: &Home) -> Vec<Fault> {
     faults
 }
 
+/// Secrets of a member that are gone are not made anew: only a new member has new ones.
+fn identity(check: String, home: &Home, error: &IdentityError) -> Fault {
+    let text = chain(error);
+    let IdentityError::Lost { path, .. } = error else {
+        return Fault::new(check, home.folder().to_owned(), text);
+    };
+    let (file, membership) = (path.display(), home.path(HomeFile::Mesh));
+    let again = match is_of_up(home) {
+        true => format!("{}, which says the rest", start_command(home)),
+        false => format!("semel mesh join INVITE{}", home_words(home.root())),
+    };
+    let to_do = format!(
+        "to put back a backup: put a good copy of {file} there\n\
+         to join again, as a new member: remove {}, then: {again}",
+        membership.display()
+    );
+    Fault { check, text, to_do, is_advised: true }
+}
+
 /// What the start of a home's broker reads besides its store.
 pub(crate) fn broker(root: &Path) -> Vec<Fault> {
     let folder = broker_folder(root);
@@ -89,7 +109,9 @@ pub(crate) fn broker(root: &Path) -> Vec<Fault> {
         ("admin token", token::check(&admin), admin),
         ("authority", token::check_authority(&authority), authority),
     ];
-    let lost = lost("authority", &Kept::broker_key(root));
+    let lost =
+        [lost("admin token", &Kept::admin_token(root)), lost("authority", &Kept::broker_key(root))];
+    let lost = lost.into_iter().flatten();
     own_folder(root, "broker").into_iter().chain(lost).chain(faulty(checked)).collect()
 }
 
@@ -147,8 +169,8 @@ fn faulty<const N: usize>(checked: [(&str, Result<(), Failure>, PathBuf); N]) ->
 fn lost(check: &str, kept: &Kept) -> Option<Fault> {
     match kept.look() {
         Ok(Presence::Lost) => {
-            let ((text, ways), check) = (kept.lost(), check.to_owned());
-            Some(Fault { check, text, to_do: ways.replace('\n', "; "), is_advised: true })
+            let ((text, to_do), check) = (kept.lost(), check.to_owned());
+            Some(Fault { check, text, to_do, is_advised: true })
         }
         Ok(Presence::New | Presence::There) | Err(_) => None,
     }

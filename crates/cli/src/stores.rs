@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use semel_broker::http::AdminToken;
 use semel_crypto::keys::KeyPair;
 use semel_daemon::home::{Home, HomeFile, MadeStores, Presence, StoresError};
 use semel_daemon::recover::Database;
@@ -80,6 +81,12 @@ impl Kept {
         Self::key_of_home(root, "broker/authority", OF_AN_AUTHORITY)
     }
 
+    /// The operator's token of a home's broker.
+    pub(crate) fn admin_token(root: &Path) -> Self {
+        let lacks = "with a new token, which those who have the old one must be told";
+        Self::key_of_home(root, "broker/admin_token", lacks)
+    }
+
     /// The key of a broker that was started with this file.
     pub(crate) fn key_file(path: &Path) -> Self {
         let made = MadeStores::beside(path);
@@ -150,8 +157,17 @@ impl Kept {
 
     /// The key of a local authority: made where there never was one, and noted.
     pub(crate) fn authority(&self) -> Result<KeyPair, Failure> {
+        self.made_once(token::authority)
+    }
+
+    /// An operator's token: made where there never was one, and noted.
+    pub(crate) fn admin(&self) -> Result<AdminToken, Failure> {
+        self.made_once(token::load)
+    }
+
+    fn made_once<T>(&self, load: fn(&Path) -> Result<T, Failure>) -> Result<T, Failure> {
         let presence = self.refuse_lost()?;
-        let keys = token::authority(&self.path)?;
+        let secret = load(&self.path)?;
         match (self.note(), presence) {
             // Somebody may have put it into a folder that is not ours to write to.
             (Err(failure), Presence::There) => {
@@ -159,7 +175,7 @@ impl Kept {
             }
             (noted, _) => noted?,
         }
-        Ok(keys)
+        Ok(secret)
     }
 }
 

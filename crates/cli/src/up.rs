@@ -13,12 +13,12 @@ use std::time::Duration;
 use axum::Router;
 use semel_api::part::Part;
 use semel_broker::connection::Broker;
-use semel_broker::store::{NewMember, Role, Store};
-use semel_core::clock::{Clock, SystemClock};
-use semel_core::id::{MemberId, MeshId};
+use semel_broker::store::{Member, NewMember, Role, Store};
+use semel_core::clock::{Clock, SystemClock, UnixMs};
+use semel_core::id::MeshId;
 use semel_daemon::config::Config;
 use semel_daemon::engine::Access;
-use semel_daemon::home::{Home, LockedHome, MeshSlug};
+use semel_daemon::home::{Home, HomeFile, LockedHome, MeshSlug};
 use semel_daemon::identity::{Identity, Membership, Sources};
 use semel_daemon::logfile::{LogFile, Rotation};
 use semel_daemon::recover::Database;
@@ -38,14 +38,14 @@ use crate::broker::registrar;
 use crate::broker::serve::{assemble, broken, limiter_at};
 use crate::broker::target::{Opened, Target, failed};
 use crate::broker::tls::Tls;
-use crate::broker::token;
 use crate::checks;
 use crate::daemon::detach::detach;
-use crate::daemon::home::{HomeArgument, home_words};
+use crate::daemon::home::{HomeArgument, home_words, quoted, start_command};
 use crate::daemon::running::{RunningDaemon, Start};
 use crate::daemon::tls::Trust;
 use crate::exit::{Exit, Failure, Form, chain};
 use crate::jobs::{self, RunningJobs};
+use crate::mesh::join::another_name;
 use crate::started::{Kind, Started};
 use crate::stores::Kept;
 use crate::system::{
@@ -135,8 +135,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     plant(&vital, "up");
     let Assembled { store: _store, registrar, routes, broker } =
         assembled(arguments, &root, &vital, &clock).await?;
-    join(&broker, &locked, &door.own, arguments.name.clone().unwrap_or_else(host_name), &*clock)
-        .await?;
+    join(&broker, &locked, &door.own, arguments, clock.wall()).await?;
     let (stop, stopping) = oneshot::channel::<()>();
     let (url, certificate) = (door.told.clone(), door.certificate.clone());
     let stopping = async move { drop(stopping.await) };
@@ -214,9 +213,9 @@ async fn assembled(
 ) -> Result<Assembled, Failure> {
     let retention = registrar::retention(arguments.registrar_retention_days)?;
     let limiter = limiter_at(&arguments.limiter, clock)?;
-    let folder = make_broker_folder(root)?;
+    make_broker_folder(root)?;
     let store = open_store(root, arguments).await?;
-    let admin_token = Some(token::load(&folder.join("admin_token"))?);
+    let admin_token = Some(Kept::admin_token(root).admin()?);
     let authority = Some(Kept::broker_key(root));
     let registrar = registrar::start(authority, &store, clock).await?;
     registrar::sweep_nightly(vital, &registrar, retention);
@@ -324,14 +323,13 @@ pub(crate) fn broker_folder(root: &Path) -> PathBuf {
     root.join("broker")
 }
 
-fn make_broker_folder(root: &Path) -> Result<PathBuf, Failure> {
+fn make_broker_folder(root: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::DirBuilderExt;
     let folder = broker_folder(root);
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
     made.map_err(|error| {
         Failure::new(Exit::Refused, format!("error: {}: {error}", folder.display()))
-    })?;
-    Ok(folder)
+    })
 }
 
 /// The broker's store. What is lost of any store of this home is told before one of them is opened.
@@ -354,11 +352,11 @@ async fn join(
     broker: &Broker,
     home: &LockedHome,
     url: &str,
-    name: String,
-    clock: &dyn Clock,
+    arguments: &Arguments,
+    now: UnixMs,
 ) -> Result<(), Failure> {
     let refused = |text: String| Failure::new(Exit::Refused, format!("error: {text}"));
-    let (mint, now) = (mint(), clock.wall());
+    let (mint, name) = (mint(), arguments.name.clone().unwrap_or_else(host_name));
     let known = Membership::read(home.home()).map_err(|error| refused(chain(&error)))?;
     let sources = Sources { mint: &mint, random: &secret, now };
     let identity = Identity::open(home, sources).map_err(|error| refused(chain(&error)))?;
@@ -380,8 +378,11 @@ async fn join(
             let made = store.mesh_create(mint.uuid(), MESH, &owner, now).await;
             made.map_err(|error| failed(&error))?;
             // An earlier first run may have been cut off after it made the mesh: the store knows.
-            let (mesh_id, member_id) = member(broker, &pubkey).await?;
-            let plain = Plain::LoopbackOnly;
+            let Some((mesh_id, member)) = member(broker, &pubkey).await? else {
+                let of_this_home = arguments.store.is_none();
+                return Err(stranger(home.home(), of_this_home, &pubkey, &name));
+            };
+            let (member_id, name, plain) = (member.member_id, member.name, Plain::LoopbackOnly);
             Membership { broker: String::new(), mesh_id, member_id, name, joined_at: now, plain }
         }
     };
@@ -392,17 +393,37 @@ async fn join(
 }
 
 /// Who this key is in the mesh.
-async fn member(broker: &Broker, pubkey: &str) -> Result<(MeshId, MemberId), Failure> {
+async fn member(broker: &Broker, pubkey: &str) -> Result<Option<(MeshId, Member)>, Failure> {
     let store = &broker.store;
-    if let Some(mesh) = store.mesh_find(MESH).await.map_err(|error| failed(&error))? {
-        let found = store.member_by_key(mesh.mesh_id, pubkey).await;
-        if let Some(member) = found.map_err(|error| failed(&error))? {
-            return Ok((mesh.mesh_id, member.member_id));
-        }
+    let Some(mesh) = store.mesh_find(MESH).await.map_err(|error| failed(&error))? else {
+        return Ok(None);
+    };
+    let found = store.member_by_key(mesh.mesh_id, pubkey).await;
+    Ok(found.map_err(|error| failed(&error))?.map(|member| (mesh.mesh_id, member)))
+}
+
+/// The mesh is there, and knows nobody with this host's key. In the home's own store nobody else is
+/// to be asked: the key that the mesh was made with is lost.
+fn stranger(home: &Home, of_this_home: bool, pubkey: &str, name: &str) -> Failure {
+    if !of_this_home {
+        let text = "error: the mesh in this store belongs to another host\n\
+                    ask there for an invite, then: semel mesh join INVITE";
+        return Failure::new(Exit::Refused, text);
     }
-    let text = "error: the mesh in this store belongs to another host\n\
-                ask there for an invite, then: semel mesh join INVITE";
-    Err(Failure::new(Exit::Refused, text))
+    let (keypair, store) = (home.path(HomeFile::Keypair), Kept::broker(home.root()).path);
+    let store = quoted(&format!("sqlite:{}", store.display()));
+    let (name, start) = (quoted(&another_name(name, pubkey)), start_command(home));
+    let text = format!(
+        "error: the mesh {MESH:?} of this home knows no member with this host's key\n\
+         to put back the key that it knows: put a good copy of {keypair} there\n\
+         to let the new key in: semel broker member add {MESH} {name} {pubkey} --role owner \
+         --store {store}\n\
+         to go on: {start}\n\
+         to throw out whose key is lost: semel broker member list {MESH} --store {store}, then: \
+         semel broker member revoke {MESH} MEMBER --store {store}",
+        keypair = keypair.display()
+    );
+    Failure::new(Exit::Refused, text)
 }
 
 fn ready(root: &Path, url: &str, daemon: &RunningDaemon, form: Form) {

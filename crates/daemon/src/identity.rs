@@ -57,11 +57,7 @@ pub enum IdentityError {
         what: String,
     },
     /// A member without its secrets.
-    #[error(
-        "{} is missing, but {} has joined the mesh: restore it from a backup, or delete mesh.json \
-         and join again as a new member",
-        path.display(), member
-    )]
+    #[error("{} is missing, but {} has joined the mesh", path.display(), member)]
     Lost {
         /// The file.
         path: PathBuf,

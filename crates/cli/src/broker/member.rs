@@ -28,6 +28,9 @@ pub(crate) enum MemberCommand {
         name: String,
         /// Its ed25519 public key, 64 hexadecimal digits
         key: String,
+        /// What it may do: member or owner
+        #[arg(long, default_value = "member")]
+        role: String,
         #[command(flatten)]
         target: target::Target,
     },
@@ -55,8 +58,10 @@ pub(crate) enum MemberCommand {
 
 pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
     match command {
-        MemberCommand::Add { mesh, name, key, target } => {
-            let member = new_member(name, key, Role::Member)?;
+        MemberCommand::Add { mesh, name, key, role, target } => {
+            let role = Role::parse(role)
+                .ok_or_else(|| Failure::new(Exit::Usage, "error: --role is member or owner"))?;
+            let member = new_member(name, key, role)?;
             let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
             let added = store.member_add(mesh.mesh_id, &member, now()).await;

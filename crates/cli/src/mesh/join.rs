@@ -165,7 +165,7 @@ pub(crate) async fn enter(
 }
 
 /// The name with some digits of the key after it, and no longer than a name may be.
-fn another_name(name: &str, pubkey: &str) -> String {
+pub(crate) fn another_name(name: &str, pubkey: &str) -> String {
     let digits: String = pubkey.chars().take(NAME_DIGITS).collect();
     let kept = name.floor_char_boundary(JOIN_NAME_BYTES_MAX - 1 - NAME_DIGITS);
     format!("{}-{digits}", &name[..kept])

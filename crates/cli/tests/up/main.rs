@@ -13,6 +13,7 @@ mod deep;
 mod ends;
 mod flood;
 mod host;
+mod keys;
 mod listen;
 mod log;
 mod prepared;

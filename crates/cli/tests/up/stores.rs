@@ -156,7 +156,8 @@ fn a_home_of_before_is_taken_as_it_is_and_known_from_then_on() {
 }
 
 /// Keys that are made once: who has them is who it was.
-const KEYS: [&str; 3] = ["daemon/local/instance_id", "broker/authority", "jobs/authority"];
+const KEYS: [&str; 4] =
+    ["daemon/local/instance_id", "broker/admin_token", "broker/authority", "jobs/authority"];
 
 #[test]
 fn a_key_that_is_gone_is_named_and_made_anew_only_when_the_home_forgets_it() {
