@@ -189,6 +189,10 @@ pub(crate) fn is_damage(error: &OpenError) -> bool {
         | OpenError::Replacing { .. }
         | OpenError::Served { .. }
         | OpenError::MigrationChanged { .. }
+        | OpenError::Address(_)
+        | OpenError::PlainText { .. }
+        | OpenError::Tls(_)
+        | OpenError::Untrusted(_)
         | OpenError::Postgres(_)
         | OpenError::Unreachable(_) => false,
     }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use rusqlite::ErrorCode;
 use tokio_postgres::error::SqlState;
 
+use crate::tls::TlsError;
+
 /// What is known of a write that was answered with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
@@ -279,6 +281,27 @@ pub enum OpenError {
     #[error("the PostgreSQL server refused: {0}")]
     Postgres(Arc<str>),
 
+    /// The address of a server says nothing that could be used. Nothing of it is repeated.
+    #[error("the address of the PostgreSQL server {0}")]
+    Address(Arc<str>),
+
+    /// What was said would be heard by others.
+    #[error(
+        "{host} is not on this machine, and the connection would be plain text: nothing was sent"
+    )]
+    PlainText {
+        /// Which server.
+        host: String,
+    },
+
+    /// TLS cannot be spoken, or not with whoever answers.
+    #[error("no TLS with the PostgreSQL server")]
+    Tls(#[source] Box<TlsError>),
+
+    /// Nothing that answers can be trusted to be the server.
+    #[error("the PostgreSQL server was told nothing: {0}")]
+    Untrusted(Arc<str>),
+
     /// PostgreSQL does not answer, or takes nobody now: it may another time.
     #[error("the PostgreSQL server cannot be reached: {0}")]
     Unreachable(Arc<str>),
@@ -308,10 +331,12 @@ impl OpenError {
     /// who answers, or who lacks room for one more, does not.
     pub(crate) fn of_connection(error: &tokio_postgres::Error) -> Self {
         let why = chain(error).into();
-        let is_of_network = || {
-            let source = std::error::Error::source(error);
-            error.is_closed() || source.is_some_and(|source| source.is::<std::io::Error>())
-        };
+        let source = std::error::Error::source(error);
+        if source.is_some_and(|source| source.is::<TlsError>()) {
+            return Self::Untrusted(why);
+        }
+        let is_of_network =
+            || error.is_closed() || source.is_some_and(|source| source.is::<std::io::Error>());
         let passes = error.code().map_or_else(is_of_network, code_passes);
         if passes { Self::Unreachable(why) } else { Self::Postgres(why) }
     }
@@ -331,6 +356,10 @@ impl OpenError {
             | Self::Unfit { .. }
             | Self::Newer { .. }
             | Self::MigrationChanged { .. }
+            | Self::Address(_)
+            | Self::PlainText { .. }
+            | Self::Tls(_)
+            | Self::Untrusted(_)
             | Self::Postgres(_)
             | Self::Unreachable(_)
             | Self::Migration { .. } => false,

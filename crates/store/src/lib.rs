@@ -13,7 +13,9 @@ mod statements;
 pub mod handover;
 pub mod limits;
 pub mod migration;
+pub mod parameters;
 pub mod postgres;
 pub mod sqlite;
+pub mod tls;
 
 pub use error::{Fate, OpenError, StoreError, is_of_one_row};

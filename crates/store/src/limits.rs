@@ -81,6 +81,9 @@ pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the last copy of a log into its file waits for readers of other processes.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
+/// Bytes that are read of a file of authorities, of certificates or of a key.
+pub const PEM_BYTES_MAX: u64 = 16 << 20;
+
 /// Connections of one PostgreSQL pool.
 pub const POOL_MAX: usize = 16;
 

@@ -4,9 +4,12 @@
 //! runs it again. What can *not* be run again by this layer is a COMMIT that got no answer: the
 //! caller hears [`StoreError::Uncertain`] and decides by its key.
 
+mod encrypted;
 mod lane;
 mod listener;
 mod migrate;
+mod password;
+mod reach;
 mod transaction;
 
 use std::sync::Arc;
@@ -16,22 +19,26 @@ use std::time::Duration;
 use deadpool_postgres::{
     Manager, ManagerConfig, Pool, PoolError, QueueMode, RecyclingMethod, Runtime,
 };
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{NoTls, Row};
 
 use crate::error::chain;
 use crate::migration::MigrationSet;
 use crate::{OpenError, StoreError, limits};
 pub use lane::{Lane, Work};
 pub use listener::{Heard, Listener, Notifier};
+pub use password::Passwords;
+use reach::Reach;
 pub use transaction::{Asked, Transaction};
 use transaction::{Kind, is_contention};
 
 /// How a server is used.
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// `postgres://user:password@host:port/database`.
+    /// `postgres://user@host:port/database?sslmode=…` (decision 052).
     pub address: String,
+    /// Where the password is if it is not in the address.
+    pub passwords: Passwords,
     /// Connections.
     pub pool_max: usize,
     /// One statement, one lock, one pause inside a transaction.
@@ -45,33 +52,17 @@ impl PostgresOptions {
     pub fn new(address: impl Into<String>) -> Self {
         Self {
             address: address.into(),
+            passwords: Passwords::default(),
             pool_max: limits::POOL_MAX,
             statement_timeout: limits::STATEMENT_TIMEOUT,
             answer_timeout: limits::ANSWER_TIMEOUT,
         }
     }
 
-    /// Session settings travel in the start-up message, so that no connection is ever without. What
-    /// reads everything that fits before it gives the first row is cheap only while there is little
-    /// of it, and its plan is kept.
-    fn config(&self) -> Result<tokio_postgres::Config, tokio_postgres::Error> {
-        let mut config: tokio_postgres::Config = self.address.parse()?;
-        let ms = self.statement_timeout.as_millis();
-        let ours = format!(
-            "-c statement_timeout={ms} -c lock_timeout={ms} \
-             -c idle_in_transaction_session_timeout={ms} \
-             -c default_transaction_isolation=read\\ committed \
-             -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
-             -c enable_bitmapscan=off"
-        );
-        let options = match config.get_options() {
-            Some(theirs) => format!("{theirs} {ours}"),
-            None => ours,
-        };
-        config.options(options).connect_timeout(limits::CONNECT_TIMEOUT);
-        config.keepalives(true).keepalives_idle(Duration::from_secs(30));
-        config.tcp_user_timeout(self.answer_timeout).application_name("semel");
-        Ok(config)
+    /// What its connections are made with.
+    fn reach(&self) -> Result<Reach, OpenError> {
+        let (statement, answer) = (self.statement_timeout, self.answer_timeout);
+        Reach::of(&self.address, &self.passwords, statement, answer)
     }
 }
 
@@ -80,6 +71,7 @@ impl PostgresOptions {
 pub struct Postgres {
     pool: Pool,
     options: Arc<PostgresOptions>,
+    reach: Arc<Reach>,
     statements: Arc<AtomicU64>,
 }
 
@@ -90,10 +82,12 @@ impl Postgres {
         migrations: &[MigrationSet],
         now_ms: i64,
     ) -> Result<Self, OpenError> {
-        let config = options.config().map_err(|error| refused(&error))?;
+        let reach = options.reach()?;
         // A connection that was ever in doubt is discarded, so the rest need no test query.
         let recycling_method = RecyclingMethod::Fast;
-        let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method });
+        let (config, encryption) = (reach.config.clone(), reach.encryption.clone());
+        let recycled = ManagerConfig { recycling_method };
+        let manager = Manager::from_config(config, encryption, recycled);
         let pool = Pool::builder(manager)
             .max_size(options.pool_max)
             // The connection used last has its statements prepared.
@@ -104,7 +98,8 @@ impl Postgres {
             .build()
             .map_err(|error| refused(&error))?;
         let statements = Arc::default();
-        let postgres = Self { pool, options: Arc::new(options), statements };
+        let postgres =
+            Self { pool, options: Arc::new(options), reach: Arc::new(reach), statements };
         postgres.assert_reachable().await?;
         postgres.assert_durable().await?;
         migrate::run(&postgres, migrations, now_ms).await?;

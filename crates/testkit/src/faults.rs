@@ -116,7 +116,9 @@ pub struct Faulty {
 impl Faulty {
     /// The way on which something may fail, for the store that is under test.
     pub fn options(&self) -> PostgresOptions {
-        let mut options = PostgresOptions::new(with_host(&self.direct, self.proxy.address));
+        // The proxy reads what passes, and knows no other beginning.
+        let through = with_host(&self.direct, self.proxy.address);
+        let mut options = PostgresOptions::new(format!("{through}?sslmode=disable"));
         options.pool_max = POOL;
         options.answer_timeout = PATIENCE;
         options

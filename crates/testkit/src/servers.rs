@@ -7,6 +7,8 @@ use tokio_postgres::NoTls;
 pub const POSTGRES_VARIABLE: &str = "SEMEL_TEST_POSTGRES";
 /// Names the Redis server.
 pub const REDIS_VARIABLE: &str = "SEMEL_TEST_REDIS";
+/// Names the folder with what is needed to reach servers that speak TLS alone.
+pub const TLS_VARIABLE: &str = "SEMEL_TEST_TLS";
 
 fn address(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
@@ -16,9 +18,13 @@ fn address(variable: &str) -> String {
 
 /// The address of a new, empty database of its own for one test.
 pub async fn fresh_postgres() -> String {
-    let address = address(POSTGRES_VARIABLE);
+    fresh_in(&address(POSTGRES_VARIABLE)).await
+}
+
+/// The same in the server of this address.
+async fn fresh_in(address: &str) -> String {
     let (client, connection) =
-        tokio_postgres::connect(&address, NoTls).await.expect("the test server answers");
+        tokio_postgres::connect(address, NoTls).await.expect("the test server answers");
     let connection = tokio::spawn(connection);
     let name = format!("semel_{:016x}", getrandom::u64().expect("the system has entropy"));
     // A database's name cannot be a parameter; this one is letters and digits of our own making.
@@ -67,6 +73,64 @@ impl ReadOnly {
             self.client.batch_execute(sql).await.expect("its owner may do so");
         }
     }
+}
+
+/// A server that speaks TLS alone over TCP. Its certificate is for `localhost` and `db.example`.
+pub struct Secure {
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    /// Of its user; PostgreSQL's is `semel`.
+    pub password: String,
+}
+
+/// A new, empty database of its own in a PostgreSQL that speaks TLS alone over TCP.
+pub struct SecureDatabase {
+    /// The server.
+    pub server: Secure,
+    /// What the database is called.
+    pub name: String,
+    /// Its address over the server's Unix socket, where nothing is encrypted.
+    pub socket: String,
+}
+
+/// A file beside the servers that speak TLS: `authority.pem` has signed their certificates and
+/// `other.pem` nothing; PostgreSQL takes `client.pem` with `client-key.pem` for `semel_client`.
+pub fn tls_file(name: &str) -> String {
+    format!("{}/{name}", address(TLS_VARIABLE))
+}
+
+fn secure(name: &str) -> (Secure, Option<String>) {
+    let text = std::fs::read_to_string(tls_file(name)).expect("a server is described");
+    let mut lines = text.lines().map(str::to_owned);
+    let port = lines.next().and_then(|port| port.parse().ok()).expect("a port");
+    let password = lines.next().expect("a password");
+    (Secure { port, password }, lines.next())
+}
+
+/// A new database in the PostgreSQL that speaks TLS.
+pub async fn fresh_secure_postgres() -> SecureDatabase {
+    let (server, socket) = secure("postgres");
+    let socket = fresh_in(&socket.expect("a socket")).await;
+    let (_, name) = socket.rsplit_once('/').expect("an address names a database");
+    SecureDatabase { server, name: name.to_owned(), socket }
+}
+
+impl SecureDatabase {
+    /// Its address under this name of the host, for the user with the password.
+    pub fn at(&self, host: &str, query: &str) -> String {
+        let Secure { port, password } = &self.server;
+        format!("postgres://semel:{password}@{host}:{port}/{}?{query}", self.name)
+    }
+
+    /// The same without the password.
+    pub fn without_password(&self, host: &str, query: &str) -> String {
+        format!("postgres://semel@{host}:{}/{}?{query}", self.server.port, self.name)
+    }
+}
+
+/// The Redis server that speaks TLS alone.
+pub fn secure_redis() -> Secure {
+    secure("redis").0
 }
 
 /// The address of the Redis server. It is shared: give every key a prefix of [`redis_prefix`].

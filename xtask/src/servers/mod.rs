@@ -5,6 +5,7 @@ mod install;
 mod postgres;
 mod process;
 mod redis;
+mod secure;
 mod user;
 mod wait;
 
@@ -23,6 +24,7 @@ pub(crate) use install::{
 pub(crate) use postgres::Postgres;
 pub(crate) use process::tied_to_us;
 pub(crate) use redis::Redis;
+use secure::Secure;
 pub(crate) use wait::{pause, wait_until};
 
 const PASSWORD_BYTES: usize = 16;
@@ -31,11 +33,12 @@ const PASSWORD_BYTES: usize = 16;
 pub(crate) struct Servers {
     postgres: Postgres,
     redis: Redis,
+    secure: Secure,
     _folder: TempDir,
 }
 
 impl Servers {
-    /// Finds or installs both programs and returns when both servers answer.
+    /// Finds or installs both programs and returns when all servers answer.
     pub(crate) fn start() -> Result<Self> {
         let postgres_programs = install::postgres()?;
         let redis_program = install::redis()?;
@@ -43,12 +46,18 @@ impl Servers {
         let postgres = Postgres::start(&postgres_programs, folder.path())
             .context("cannot start PostgreSQL")?;
         let redis = Redis::start(&redis_program, folder.path()).context("cannot start Redis")?;
-        Ok(Self { postgres, redis, _folder: folder })
+        let secure = Secure::start(&postgres_programs, &redis_program, folder.path())
+            .context("cannot start servers that speak TLS")?;
+        Ok(Self { postgres, redis, secure, _folder: folder })
     }
 
     /// What the tests and benchmarks read to find the servers.
-    pub(crate) fn environment(&self) -> [(&'static str, &str); 2] {
-        [("SEMEL_TEST_POSTGRES", self.postgres.url()), ("SEMEL_TEST_REDIS", self.redis.url())]
+    pub(crate) fn environment(&self) -> [(&'static str, &str); 3] {
+        [
+            ("SEMEL_TEST_POSTGRES", self.postgres.url()),
+            ("SEMEL_TEST_REDIS", self.redis.url()),
+            ("SEMEL_TEST_TLS", self.secure.folder()),
+        ]
     }
 }
 

@@ -33,23 +33,52 @@ pub(crate) struct Postgres {
     folder: PathBuf,
     port: u16,
     url: String,
+    password: String,
+}
+
+/// How it is spoken to over TCP.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Doors<'a> {
+    Plain,
+    /// In TLS alone, with this certificate, this key and this authority for clients.
+    Tls([&'a Path; 3]),
 }
 
 impl Postgres {
     /// Makes a cluster in a folder of its own under `parent`, and returns when it answers.
     pub(crate) fn start(programs: &PostgresPrograms, parent: &Path) -> Result<Self> {
+        Self::start_with(programs, parent.join("postgres"), Doors::Plain)
+    }
+
+    /// The same in this folder, which nothing is in yet.
+    pub(super) fn start_with(
+        programs: &PostgresPrograms,
+        folder: PathBuf,
+        doors: Doors<'_>,
+    ) -> Result<Self> {
         let user = User::for_postgres()?;
-        let folder = parent.join("postgres");
         fs::create_dir(&folder)?;
         own(user, &folder)?;
 
         let password = random_password()?;
         init(programs, user, &folder, &password)?;
+        if let Doors::Tls(files) = doors {
+            secure(user, &folder, files)?;
+        }
 
         let (server, port) = with_recipe(programs, user, &folder, |recipe| recipe.start())?;
         let url = format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres");
         let programs = programs.clone();
-        Ok(Self { server: Some(server), programs, user, folder, port, url })
+        Ok(Self { server: Some(server), programs, user, folder, port, url, password })
+    }
+
+    /// Its port, and the password of its user.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn password(&self) -> &str {
+        &self.password
     }
 
     /// The URL of its `postgres` database.
@@ -137,6 +166,27 @@ fn init(
         String::from_utf8_lossy(&output.stderr),
     );
     fs::remove_file(&password_file)?;
+    Ok(())
+}
+
+/// TLS alone over TCP; one user shows a certificate instead of a password. The server's user must
+/// own its key.
+fn secure(user: Option<User>, folder: &Path, files: [&Path; 3]) -> Result<()> {
+    let data = folder.join("data");
+    let mut settings = OpenOptions::new().append(true).open(data.join("postgresql.conf"))?;
+    writeln!(settings, "ssl = on")?;
+    let kinds = [("ssl_cert_file", 0o644), ("ssl_key_file", 0o600), ("ssl_ca_file", 0o644)];
+    for ((setting, mode), from) in kinds.into_iter().zip(files) {
+        let to = data.join(setting);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&to)?;
+        file.write_all(&fs::read(from)?)?;
+        own(user, &to)?;
+        writeln!(settings, "{setting} = '{setting}'")?;
+    }
+    let doors = "local all all scram-sha-256\n\
+                 hostssl all semel_client all cert\n\
+                 hostssl all all all scram-sha-256\n";
+    fs::write(data.join("pg_hba.conf"), doors)?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 
-use super::process::{Recipe, Server, connect, tied_to_us};
+use super::process::{Recipe, Server, connect, read_log, tied_to_us};
 use super::random_password;
 
 /// A running server, which can be stopped and started again at the same place.
@@ -18,20 +18,50 @@ pub(crate) struct Redis {
     program: PathBuf,
     folder: PathBuf,
     password: String,
+    doors: Doors,
     port: u16,
     url: String,
 }
 
+/// How it is spoken to.
+#[derive(Debug, Clone)]
+enum Doors {
+    Plain,
+    /// In TLS alone, with this certificate and this key.
+    Tls([PathBuf; 2]),
+}
+
+/// What our server says in its log, whoever else may answer on the port.
+const READY: &str = "Ready to accept connections";
+
 impl Redis {
     /// In a folder of its own under `parent`; returns when it answers.
     pub(crate) fn start(program: &Path, parent: &Path) -> Result<Self> {
-        let folder = parent.join("redis");
+        Self::start_in(program, parent.join("redis"), Doors::Plain)
+    }
+
+    /// The same in TLS alone, with this certificate and this key.
+    pub(super) fn start_with_tls(program: &Path, parent: &Path, files: [&Path; 2]) -> Result<Self> {
+        let doors = Doors::Tls(files.map(Path::to_owned));
+        Self::start_in(program, parent.join("redis-tls"), doors)
+    }
+
+    fn start_in(program: &Path, folder: PathBuf, doors: Doors) -> Result<Self> {
         std::fs::create_dir(&folder)?;
         let password = random_password()?;
-        let (server, port) = with_recipe(program, &folder, &password, |recipe| recipe.start())?;
+        let start = |recipe: &Recipe<'_>| recipe.start();
+        let (server, port) = with_recipe(program, &folder, &password, &doors, start)?;
         let url = format!("redis://:{password}@127.0.0.1:{port}/");
         let program = program.to_owned();
-        Ok(Self { server: Some(server), program, folder, password, port, url })
+        Ok(Self { server: Some(server), program, folder, password, doors, port, url })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn password(&self) -> &str {
+        &self.password
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -47,7 +77,8 @@ impl Redis {
     pub(crate) fn start_again(&mut self) -> Result<()> {
         let port = self.port;
         let start = |recipe: &Recipe<'_>| recipe.start_on(port);
-        self.server = Some(with_recipe(&self.program, &self.folder, &self.password, start)?);
+        let (program, folder) = (&self.program, &self.folder);
+        self.server = Some(with_recipe(program, folder, &self.password, &self.doors, start)?);
         Ok(())
     }
 }
@@ -56,19 +87,24 @@ fn with_recipe<T>(
     program: &Path,
     folder: &Path,
     password: &str,
+    doors: &Doors,
     start: impl FnOnce(&Recipe<'_>) -> Result<T>,
 ) -> Result<T> {
     let config_file = folder.join("redis.conf");
     let command = |port| {
-        write_config(&config_file, &config(folder, port, password))?;
+        write_config(&config_file, &config(folder, port, password, doors))?;
         let mut command = tied_to_us(program, "TERM");
         command.arg(&config_file).current_dir(folder);
         Ok(command)
     };
-    let ready = |port| answers(port, password).unwrap_or(false);
+    let log = folder.join("log");
+    let ready = |port| match doors {
+        Doors::Plain => answers(port, password).unwrap_or(false),
+        Doors::Tls(_) => read_log(&log).contains(READY),
+    };
     start(&Recipe {
         name: "redis",
-        log: folder.join("log"),
+        log: log.clone(),
         stop: Signal::TERM,
         command: &command,
         ready: &ready,
@@ -87,10 +123,22 @@ fn write_config(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn config(folder: &Path, port: u16, password: &str) -> String {
+fn config(folder: &Path, port: u16, password: &str, doors: &Doors) -> String {
+    let ports = match doors {
+        Doors::Plain => format!("port {port}"),
+        Doors::Tls([certificate, key]) => format!(
+            "port 0\n\
+             tls-port {port}\n\
+             tls-cert-file \"{}\"\n\
+             tls-key-file \"{}\"\n\
+             tls-auth-clients no",
+            certificate.display(),
+            key.display()
+        ),
+    };
     format!(
         "bind 127.0.0.1\n\
-         port {port}\n\
+         {ports}\n\
          requirepass {password}\n\
          dir \"{}\"\n\
          daemonize no\n\

@@ -180,6 +180,10 @@ pub(super) fn to_do(error: &OpenError, expected: &Expected) -> String {
         | OpenError::Replacing { .. }
         | OpenError::Unfit { .. }
         | OpenError::Migration { .. }
+        | OpenError::Address(_)
+        | OpenError::PlainText { .. }
+        | OpenError::Tls(_)
+        | OpenError::Untrusted(_)
         | OpenError::Postgres(_)
         | OpenError::Unreachable(_) => expected.repair.clone(),
     }

@@ -15,9 +15,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_postgres::types::Type;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client};
 
-use super::{Postgres, refused};
+use super::Postgres;
+use super::reach::Reach;
 use crate::error::chain;
 use crate::{OpenError, StoreError, limits};
 
@@ -78,7 +79,8 @@ impl Postgres {
     /// Listens to a channel of this database on a connection of its own, from a task that lives
     /// as long as the listener. The connection is made again after every loss.
     pub fn listen(&self, channel: &str) -> Result<(Notifier, Listener), OpenError> {
-        let mut config = self.options.config().map_err(|error| refused(&error))?;
+        let mut reach = Reach::clone(&self.reach);
+        let config = &mut reach.config;
         // Nothing durable is written here, and a notification that waits for the disk would hold
         // the lock that all notifiers share.
         let options = config.get_options().unwrap_or_default();
@@ -87,7 +89,7 @@ impl Postgres {
         let (heard, hears) = mpsc::channel(limits::LISTEN_QUEUE_MAX);
         let (current, now) = watch::channel(None);
         let link = Link {
-            config,
+            reach,
             listen: format!("LISTEN \"{}\"", channel.replace('"', "\"\"")),
             answer_timeout: self.options.answer_timeout,
             heard,
@@ -103,7 +105,7 @@ impl Postgres {
 
 /// The connection, over and over.
 struct Link {
-    config: Config,
+    reach: Reach,
     listen: String,
     answer_timeout: Duration,
     heard: mpsc::Sender<Heard>,
@@ -129,7 +131,8 @@ impl Link {
     /// One connection, from its start to its loss.
     async fn connected(&self) -> Result<(), StoreError> {
         // A server that accepts and says nothing would be waited for without an end.
-        let connect = tokio::time::timeout(self.answer_timeout, self.config.connect(NoTls));
+        let connect = self.reach.config.connect(self.reach.encryption.clone());
+        let connect = tokio::time::timeout(self.answer_timeout, connect);
         let silent = |_| StoreError::Unavailable { cause: "the server says nothing".into() };
         let (client, mut connection) = connect.await.map_err(silent)??;
         let client = Arc::new(client);

@@ -4,6 +4,7 @@
 
 mod conformance;
 mod crash;
+mod encrypted;
 mod files;
 mod full_disk;
 mod group;
