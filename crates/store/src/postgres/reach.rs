@@ -12,10 +12,11 @@
 //! With `insecure_allow_plain=true` another machine is as good as this one.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, SslMode, SslNegotiation};
 
 use super::encrypted::Encryption;
 use super::password::Passwords;
@@ -94,7 +95,13 @@ impl Reach {
         // The driver shakes no hands over a Unix socket, and nobody else can hear it.
         config.ssl_mode(if is_socket(&config) { SslMode::Disable } else { mode });
         let client = tls::client(check, &parameters.pem);
-        let encryption = Encryption(client.map_err(|error| OpenError::Tls(Box::new(error)))?);
+        let client = client.map_err(|error| OpenError::Tls(Box::new(error)))?;
+        let mut client = Arc::unwrap_or_clone(client);
+        if config.get_ssl_negotiation() == SslNegotiation::Direct {
+            // A server that is not asked first wants to hear it so.
+            client.alpn_protocols = vec![b"postgresql".to_vec()];
+        }
+        let encryption = Encryption(Arc::new(client));
         settle(&mut config, statement_timeout, answer_timeout);
         Ok(Self { config, encryption })
     }
