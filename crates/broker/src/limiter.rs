@@ -11,6 +11,7 @@
 mod fallback;
 mod link;
 mod memory;
+mod place;
 mod script;
 mod server;
 
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel_core::clock::Clock;
+use semel_store::tls::TlsError;
 
 pub use fallback::{Fallback, FallbackMode};
 
@@ -107,8 +109,28 @@ pub enum DecidedBy {
 
 /// The limiter's server cannot be what the configuration says it is.
 #[derive(Debug, thiserror::Error)]
-#[error("the limiter's address is not a Redis URL that this build can use")]
-pub struct LimiterAddressError(#[source] redis::RedisError);
+pub enum LimiterAddressError {
+    /// The driver cannot read it.
+    #[error("the limiter's address is not a Redis URL")]
+    Url(#[source] redis::RedisError),
+
+    /// It says something that makes no sense; nothing of it is repeated.
+    #[error("the limiter's address {0}")]
+    Parameters(&'static str),
+
+    /// What is counted would be heard, and could be changed, by others.
+    #[error(
+        "{host} is not on this machine, and the connection would be plain text: nothing was sent"
+    )]
+    PlainText {
+        /// Which server.
+        host: String,
+    },
+
+    /// TLS cannot be spoken.
+    #[error("no TLS with the limiter's server")]
+    Tls(#[source] TlsError),
+}
 
 /// Decisions since the start, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -148,14 +170,14 @@ impl Limiter {
         Self::new(Backend::Memory(Memory::new(clock, LIMITER_KEYS_MAX)))
     }
 
-    /// For many brokers: `address` is `redis://…`. It is not contacted before the first take, so a
-    /// broker starts without it.
+    /// For many brokers: `address` is `redis://…` or `rediss://…`. It is not contacted before the
+    /// first take, so a broker starts without it.
     pub fn redis(
         address: &str,
         clock: Arc<dyn Clock>,
         fallback: Fallback,
     ) -> Result<Self, LimiterAddressError> {
-        let server = Server::new(address, clock, fallback).map_err(LimiterAddressError)?;
+        let server = Server::new(address, clock, fallback)?;
         Ok(Self::new(Backend::Server(Box::new(server))))
     }
 

@@ -9,16 +9,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, RedisError, RedisResult};
 use semel_core::clock::Clock;
 use tokio::sync::Mutex;
 
+use super::LimiterAddressError;
+use super::place::Place;
 use crate::limits::{
     LIMITER_ANSWER_TIMEOUT, LIMITER_CONNECT_TIMEOUT, LIMITER_PIPELINE_MAX, LIMITER_PROBE_INTERVAL,
 };
 
 pub(super) struct Link {
-    client: Client,
+    place: Place,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     /// Written under the lock of `state`.
@@ -42,9 +44,9 @@ pub(super) struct Lease {
 }
 
 impl Link {
-    pub(super) fn new(address: &str, clock: Arc<dyn Clock>) -> RedisResult<Self> {
+    pub(super) fn new(address: &str, clock: Arc<dyn Clock>) -> Result<Self, LimiterAddressError> {
         Ok(Self {
-            client: Client::open(address)?,
+            place: Place::of(address)?,
             clock,
             state: Mutex::default(),
             away: AtomicBool::new(false),
@@ -67,11 +69,7 @@ impl Link {
         if self.clock.monotonic() < state.probe_at {
             return None;
         }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(LIMITER_CONNECT_TIMEOUT))
-            .set_response_timeout(Some(LIMITER_ANSWER_TIMEOUT))
-            .set_pipeline_buffer_size(LIMITER_PIPELINE_MAX);
-        match self.client.get_multiplexed_async_connection_with_config(&config).await {
+        match self.connect().await {
             Ok(connection) => {
                 state.generation += 1;
                 state.connection = Some(connection.clone());
@@ -82,6 +80,15 @@ impl Link {
                 None
             }
         }
+    }
+
+    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(LIMITER_ANSWER_TIMEOUT))
+            .set_pipeline_buffer_size(LIMITER_PIPELINE_MAX);
+        let connected = self.place.connect(config);
+        let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+        tokio::time::timeout(LIMITER_CONNECT_TIMEOUT, connected).await.map_err(late)?
     }
 
     /// The request on this lease got its verdict.

@@ -9,7 +9,7 @@ use semel_core::clock::Clock;
 use super::fallback::{Fallback, StandIn};
 use super::link::{Lease, Link};
 use super::script::TakeScript;
-use super::{DecidedBy, Decision, LimitRequest, Verdict};
+use super::{DecidedBy, Decision, LimitRequest, LimiterAddressError, Verdict};
 
 pub(super) struct Server {
     link: Link,
@@ -22,7 +22,7 @@ impl Server {
         address: &str,
         clock: Arc<dyn Clock>,
         fallback: Fallback,
-    ) -> RedisResult<Self> {
+    ) -> Result<Self, LimiterAddressError> {
         Ok(Self {
             link: Link::new(address, Arc::clone(&clock))?,
             script: TakeScript::new(),

@@ -2,6 +2,7 @@
 //! moved, and what only a server can do: race, forget its script, be away.
 
 mod conformance;
+mod encrypted;
 mod model;
 mod outage;
 mod server;

@@ -201,7 +201,17 @@ async fn a_server_that_refuses_us_is_away() {
 
 #[test]
 fn an_address_that_is_none_is_refused_without_its_password() {
-    for address in ["", "localhost", "http://:secret@localhost/", "rediss://:secret@localhost/"] {
+    for address in [
+        "",
+        "localhost",
+        "http://:secret@localhost/",
+        "rediss://:secret@localhost/#insecure",
+        "rediss://:secret@localhost/?sslmode=require",
+        "rediss://:secret@localhost/?sslrootcert=/nowhere/ca.pem",
+        "redis://:se?cret@localhost/",
+        "redis://:secret@192.0.2.1/",
+        "redis://:secret@cache.example:6379/",
+    ] {
         let clock = Arc::new(SimClock::at_ms(0));
         let error = Limiter::redis(address, clock, closed()).err().expect(address);
         assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
