@@ -109,5 +109,8 @@ mod tests {
         };
         assert_eq!(names(&gears), [".new-2", "hello"]);
         assert_eq!(names(&run), [format!("{}-1", std::process::id()).as_str()]);
+        let mut kept = names(&jobs);
+        kept.retain(|name| jobs.join(name).is_file());
+        assert_eq!(kept, [".secrets.00112233445566fe", "secrets", "secrets.key"]);
     }
 }
