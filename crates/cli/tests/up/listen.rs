@@ -4,7 +4,7 @@
 use std::process::{Command, Stdio};
 
 use rcgen::CertifiedKey;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Up, json, semel};
 
@@ -53,11 +53,16 @@ fn where_it_is_allowed_its_own_daemon_stays_on_this_machine() {
 fn other_hosts_join_over_tls() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let CertifiedKey { cert, signing_key } =
-        rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (path("cert.pem"), path("key.pem"));
-    std::fs::write(&certificate, cert.pem()).unwrap();
-    std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+    // A new one in its place, and a copy for whoever is to believe it.
+    let renew = |copy: &str| {
+        let CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(&certificate, cert.pem()).unwrap();
+        std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+        std::fs::write(path(copy), cert.pem()).unwrap();
+    };
+    renew("first.pem");
     let (home, other) = (folder.path().join("home"), folder.path().join("other"));
     let tls = ["--broker-listen", "127.0.0.1:0", "--tls-cert", &certificate, "--tls-key", &key];
     let mut up = started(&home, &tls);
@@ -72,5 +77,25 @@ fn other_hosts_join_over_tls() {
     let joined =
         json(&other, &["mesh", "join", invite, "--name", "bob", "--broker-ca", &certificate]);
     assert_eq!(joined["broker"], format!("wss://localhost:{port}/v1/mesh"));
+    // Renewed: by the call, and by the signal. Who comes next sees the new one alone.
+    let joins = |name: &str, believed: &str| {
+        let invite = json(&home, &["mesh", "invite", "--broker-url", &url]);
+        let invite = invite["invite"].as_str().unwrap().to_owned();
+        let words = ["mesh", "join", &invite, "--name", name, "--broker-ca", &path(believed)];
+        semel(&folder.path().join(name), &words).status.success()
+    };
+    renew("second.pem");
+    assert!(!joins("early", "second.pem"), "nobody has asked for it yet");
+    json(&home, &["daemon", "reload"]);
+    assert!(joins("second", "second.pem"));
+    assert!(!joins("late", "first.pem"), "the old one is not shown any more");
+    std::fs::write(&certificate, "no certificate").unwrap();
+    assert_eq!(semel(&home, &["daemon", "reload"]).status.code(), Some(78));
+    assert!(joins("third", "second.pem"), "what cannot be used changes nothing");
+    renew("third.pem");
+    kill_process(Pid::from_child(&up.child), Signal::HUP).unwrap();
+    while !joins("fourth", "third.pem") {
+        std::thread::yield_now();
+    }
     assert_eq!(up.stop(Signal::TERM), Some(0));
 }
