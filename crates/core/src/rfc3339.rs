@@ -64,11 +64,13 @@ pub fn parse(text: &str) -> Option<UnixMs> {
 }
 
 /// Reads a time with any offset, in any spelling, that [`format()`] can write without a loss: one
-/// that is finer than a millisecond, or out of its years, is refused.
+/// that is finer than a millisecond, or out of its years, is refused. Zeros behind milliseconds, as
+/// many languages write them, lose nothing.
 pub fn parse_exact(text: &str) -> Option<UnixMs> {
     let fraction = text.split_once('.').map_or("", |(_, fraction)| fraction);
-    let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
-    let kept = |at: &UnixMs| digits <= 3 && parse(&format(*at)) == Some(*at);
+    let digits = fraction.bytes().take_while(u8::is_ascii_digit);
+    let is_fine = digits.skip(3).any(|digit| digit != b'0');
+    let kept = |at: &UnixMs| !is_fine && parse(&format(*at)) == Some(*at);
     parse(text).filter(kept)
 }
 
@@ -124,6 +126,8 @@ mod tests {
             "1970-01-01T00:00:00.000Z",
             "1970-01-01T00:00:00Z",
             "1970-01-01T00:00:00.0Z",
+            "1970-01-01T00:00:00.0000Z",
+            "1970-01-01T00:00:00.000000+00:00",
             "1970-01-01T01:00:00.000+01:00",
             "1970-01-01t00:00:00.00z",
             "1969-12-31T18:30:00-05:30",
@@ -132,7 +136,8 @@ mod tests {
         }
         for text in [
             "1970-01-01T00:00:00.0001Z",
-            "1970-01-01T00:00:00.0000Z",
+            "1970-01-01T00:00:00.000001+00:00",
+            "1970-01-01T00:00:00.1230004Z",
             "0000-01-01T00:00:00+00:01",
             "9999-12-31T23:59:59-00:01",
             "1970-01-01",
@@ -140,6 +145,7 @@ mod tests {
         ] {
             assert_eq!(parse_exact(text), None, "{text}");
         }
+        assert_eq!(parse_exact("1970-01-01T00:00:00.123000Z"), Some(UnixMs(123)));
     }
 
     #[test]
