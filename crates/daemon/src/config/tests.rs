@@ -139,6 +139,14 @@ fn a_feature_may_be_required_that_is_optional_by_itself() {
 }
 
 #[test]
+fn what_is_optional_is_narrowed() {
+    for (text, expected) in [("[]", &[][..]), ("[\"max_payload\"]", &["max_payload"])] {
+        let config = Config::parse(&format!("[features]\noptional = {text}\n")).unwrap();
+        assert_eq!(config.features.optional, expected);
+    }
+}
+
+#[test]
 fn the_file_is_read_from_the_folder() {
     let root = tempfile::tempdir().unwrap();
     let home = Home::at(root.path(), &MeshSlug::parse("local").unwrap());
