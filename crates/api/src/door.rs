@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use hyper::service::service_fn;
 use semel_serve::{ConnectionLimits, Connections, Place, StrangerLimits};
+use semel_wire::place::{Plain, may_be_plain};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
@@ -54,7 +55,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     if let Listener::Tcp(tcp) = &listener
-        && !tcp.local_addr()?.ip().is_loopback()
+        && !may_be_plain(tcp.local_addr()?.ip(), Plain::LoopbackOnly)
     {
         let what = "the local API is served on loopback addresses only";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));

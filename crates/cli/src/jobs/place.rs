@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use semel_client::Client;
+use semel_wire::place::{Plain, may_be_plain};
 
 use crate::daemon::home::home_words;
 use crate::exit::{Exit, Failure, Form};
@@ -61,7 +62,8 @@ impl Place {
         let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
         let address: Option<SocketAddr> = address.and_then(|address| address.parse().ok());
         // The token would be read on the way to anywhere else.
-        let address = address.filter(|address| address.ip().is_loopback()).ok_or_else(|| {
+        let is_here = |address: &SocketAddr| may_be_plain(address.ip(), Plain::LoopbackOnly);
+        let address = address.filter(is_here).ok_or_else(|| {
             usage("--engine is an address of this host, for example http://127.0.0.1:7119".into())
         })?;
         let read = std::fs::read_to_string(token_file);

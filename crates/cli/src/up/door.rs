@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::Router;
 use semel_broker::connection::Broker;
 use semel_broker::server;
+use semel_wire::place::{Plain, may_be_plain};
 use tokio::net::TcpListener;
 
 use crate::broker::tls::Certificate;
@@ -34,7 +35,8 @@ impl Door {
     ) -> Result<Self, Failure> {
         let (listener, address) = bind(listen).await?;
         let certificate = certificate.map(Arc::new);
-        let inner = match certificate.is_none() && address.ip().is_loopback() {
+        let is_here = may_be_plain(address.ip(), Plain::LoopbackOnly);
+        let inner = match certificate.is_none() && is_here {
             true => None,
             false => Some(bind(loopback(0)).await?),
         };

@@ -61,3 +61,25 @@ fn the_local_api_is_not_for_other_machines() {
     }
     assert!(!home.exists(), "nothing was made");
 }
+
+/// One judgement of what stays on this machine, however its address is written.
+#[test]
+fn an_address_of_this_machine_is_one_in_either_spelling() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    let (own, token) = ("[::ffff:127.0.0.1]:0", folder.path().join("token"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command.args(["up", "--json", "--name", "me", "--broker-listen", own, "--api-listen", own]);
+    command.arg("--home").arg(&home).env_remove("SEMEL_HOME");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut up = Up::ready(child);
+    let api = up.ready["api"].as_str().unwrap().to_owned();
+    assert!(api.starts_with("http://[::ffff:127.0.0.1]:"), "{api}");
+    let sent = json(&home, &["send", "@me", "hello", "--key", "one", "--wait"]);
+    assert_eq!(sent["status"], "done");
+    std::fs::copy(up.ready["token_file"].as_str().unwrap(), &token).unwrap();
+    let list = ["job", "list", "--engine", &api, "--engine-token-file", token.to_str().unwrap()];
+    let listed = semel(&home, &list);
+    assert_eq!(listed.status.code(), Some(0), "{}", String::from_utf8_lossy(&listed.stderr));
+    assert_eq!(up.stop(Signal::TERM), Some(0));
+}
