@@ -41,7 +41,7 @@ use crate::store::link::LinkRow;
 use crate::store::{claim, link};
 
 pub(crate) use handle::Command;
-pub use handle::{Ask, LinkHandle};
+pub use handle::{Ask, Asked, LinkHandle};
 pub use roster::{Online, Roster};
 pub use status::{Fatal, LinkOptions, LinkState, LinkStatus, Loss};
 

@@ -16,7 +16,7 @@ use semel_wire::limits::PRESENCE_MEMBERS_MAX;
 use serde_json::{Map, Value, json};
 
 use super::Daemon;
-use crate::link::Ask;
+use crate::link::{Ask, Asked};
 use crate::remote::{Anyway, Profile, Queue, Remote, RemoteError, Topic};
 use crate::store::peer::Peer;
 
@@ -119,8 +119,8 @@ async fn asked_online(daemon: &Daemon, members: Vec<MemberId>) -> Vec<MemberId> 
     for members in members.chunks(PRESENCE_MEMBERS_MAX) {
         let ask = Ask::Presence { members: members.to_vec() };
         match daemon.engine.link.ask(ask).await {
-            Some(FromBroker::PresenceResult(result)) => online.extend(result.online),
-            Some(_) | None => break,
+            Asked::Answered(FromBroker::PresenceResult(result)) => online.extend(result.online),
+            Asked::Answered(_) | Asked::Unanswered | Asked::Away => break,
         }
     }
     online

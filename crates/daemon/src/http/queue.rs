@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::Daemon;
 use super::mesh::broker_refused;
-use crate::link::Ask;
+use crate::link::{Ask, Asked};
 
 /// `POST /v1/queue/take`.
 pub(super) async fn take(mut call: Call<Daemon>) -> Result<Reply, Problem> {
@@ -20,7 +20,7 @@ pub(super) async fn take(mut call: Call<Daemon>) -> Result<Reply, Problem> {
         lease_ms: number(call.body.number("lease_ms")),
     };
     match call.state.engine.link.ask(ask).await {
-        Some(FromBroker::QueueTaken(taken)) => {
+        Asked::Answered(FromBroker::QueueTaken(taken)) => {
             let mut out = br#"{"items":["#.to_vec();
             for (index, delivery) in taken.deliveries.iter().enumerate() {
                 if index > 0 {
@@ -32,7 +32,9 @@ pub(super) async fn take(mut call: Call<Daemon>) -> Result<Reply, Problem> {
             out.extend_from_slice(format!(r#"],"lease_until":"{until}"}}"#).as_bytes());
             Ok(Reply::json(200, out))
         }
-        answer => Err(no_answer(answer)),
+        asked @ (Asked::Answered(_) | Asked::Unanswered | Asked::Away) => {
+            Err(no_answer(asked, Code::BrokerUnavailable))
+        }
     }
 }
 
@@ -41,8 +43,12 @@ pub(super) async fn ack(mut call: Call<Daemon>) -> Result<Reply, Problem> {
     let queue = call.body.text("queue").unwrap_or_default();
     let ask = Ask::QueueAck { queue, seqs: call.body.numbers("seqs") };
     match call.state.engine.link.ask(ask).await {
-        Some(FromBroker::QueueAcked(acked)) => Ok(Reply::value(&json!({"acked": acked.acked}))),
-        answer => Err(no_answer(answer)),
+        Asked::Answered(FromBroker::QueueAcked(acked)) => {
+            Ok(Reply::value(&json!({"acked": acked.acked})))
+        }
+        asked @ (Asked::Answered(_) | Asked::Unanswered | Asked::Away) => {
+            Err(no_answer(asked, Code::OutcomeUnknown))
+        }
     }
 }
 
@@ -50,12 +56,17 @@ fn number(given: Option<i64>) -> Option<u64> {
     given.and_then(|number| u64::try_from(number).ok())
 }
 
-fn no_answer(answer: Option<FromBroker>) -> Problem {
-    match answer {
-        Some(FromBroker::RequestFailed(RequestFailed { code, detail, .. })) => {
+/// `unanswered` is said when the broker was asked and nobody knows what it did. What was taken and
+/// not heard of is given out again; what was acknowledged is not.
+fn no_answer(asked: Asked, unanswered: Code) -> Problem {
+    match asked {
+        Asked::Answered(FromBroker::RequestFailed(RequestFailed { code, detail, .. })) => {
             broker_refused(&code, detail)
         }
-        _ => Problem::new(Code::BrokerUnavailable, "the broker is away or did not answer"),
+        Asked::Away => Problem::new(Code::BrokerUnavailable, "the broker is away"),
+        Asked::Answered(_) | Asked::Unanswered => {
+            Problem::new(unanswered, "the broker was asked, and did not answer")
+        }
     }
 }
 
@@ -75,4 +86,16 @@ fn write_delivery(delivery: &Delivery, out: &mut Vec<u8>) {
     object.time("accepted_at", delivery.accepted_at);
     object.maybe_text("reply_to_id", delivery.reply_to_id.as_deref());
     object.close();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_knows_is_not_called_away() {
+        let code = |asked| no_answer(asked, Code::OutcomeUnknown).code;
+        assert_eq!(code(Asked::Unanswered), Code::OutcomeUnknown);
+        assert_eq!(code(Asked::Away), Code::BrokerUnavailable);
+    }
 }

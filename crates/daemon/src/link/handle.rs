@@ -17,7 +17,7 @@ pub(crate) enum Command {
     /// Ask about everything that is unknown, and say when the answers are on disk.
     Resolve { reply: oneshot::Sender<bool> },
     /// A question to the broker.
-    Ask { ask: Ask, reply: oneshot::Sender<FromBroker> },
+    Ask { ask: Ask, taken: oneshot::Sender<oneshot::Receiver<FromBroker>> },
 }
 
 /// A question that the broker answers by its number.
@@ -44,6 +44,17 @@ pub enum Ask {
         /// 500 at the most.
         members: Vec<MemberId>,
     },
+}
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asked {
+    /// The broker's word.
+    Answered(FromBroker),
+    /// It was asked, or may have been, and nobody knows what it did.
+    Unanswered,
+    /// There was no connection: it was not asked.
+    Away,
 }
 
 /// How others reach the link.
@@ -89,11 +100,15 @@ impl LinkHandle {
         &self.roster
     }
 
-    /// Asks the broker; nothing when it is away or does not answer.
-    pub async fn ask(&self, ask: Ask) -> Option<FromBroker> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Ask { ask, reply }).await.ok()?;
-        answer.await.ok()
+    /// Asks the broker.
+    pub async fn ask(&self, ask: Ask) -> Asked {
+        let (taken, answer) = oneshot::channel();
+        if self.commands.send(Command::Ask { ask, taken }).await.is_err() {
+            return Asked::Away;
+        }
+        // A link without a connection drops the question.
+        let Ok(answer) = answer.await else { return Asked::Away };
+        answer.await.map_or(Asked::Unanswered, Asked::Answered)
     }
 
     /// Gives a row up that is not on the wire; `false` when it is.

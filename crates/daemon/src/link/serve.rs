@@ -483,9 +483,13 @@ impl Serving {
                 Some(_) => self.resolve_next.push(reply),
                 None => self.resolve(link, None, vec![reply], Vec::new()).await,
             },
-            Command::Ask { ask, reply } => {
+            Command::Ask { ask, taken } => {
                 self.asked.retain(|_, reply| !reply.is_closed());
-                self.ask(ask, reply);
+                let (reply, answer) = oneshot::channel();
+                // Whoever asks and waits no longer asks nothing.
+                if taken.send(answer).is_ok() {
+                    self.ask(ask, reply);
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::fingerprint::Fingerprint;
 use semel_core::outbox::{OutboxStatus, Outcome};
 use semel_daemon::engine::{Engine, Requeue, Requeued};
-use semel_daemon::link::{Ask, LinkState};
+use semel_daemon::link::{Ask, Asked, LinkState};
 use semel_daemon::store::event::EventKind;
 use semel_daemon::store::inbox::Filter;
 use semel_wire::close::CloseKind;
@@ -320,7 +320,7 @@ async fn a_queue_whose_name_cannot_be_is_refused_here_and_the_connection_stays()
         let ack = Ask::QueueAck { queue: queue.clone(), seqs: vec![1] };
         for ask in [take, ack] {
             match engine.link.ask(ask).await {
-                Some(FromBroker::RequestFailed(failed)) => {
+                Asked::Answered(FromBroker::RequestFailed(failed)) => {
                     assert_eq!(failed.code, "invalid_field", "{queue:?}");
                 }
                 other => panic!("{queue:?}: {other:?}"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_core::outbox::{OutboxStatus, Outcome};
 use semel_daemon::engine::{Engine, Requeue, Requeued};
-use semel_daemon::link::{Fatal, LinkState};
+use semel_daemon::link::{Ask, Asked, Fatal, LinkState};
 use semel_daemon::store::event::{Event, EventKind};
 use semel_wire::close::CloseKind;
 use semel_wire::frame::{CloseReason, FromBroker, FromDaemon};
@@ -691,4 +691,40 @@ async fn a_row_that_fails_while_others_get_through_waits_on_its_own() {
     send(&engine, dm("later", 1, "hello")).await;
     assert_eq!(line.sent().await.client_message_id.as_str(), "later", "it holds nobody up");
     engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_without_an_answer_is_not_one_that_was_never_asked() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    let engine = host.start().await;
+    let ask = || Ask::QueueAck { queue: "work".to_owned(), seqs: vec![1] };
+    assert_eq!(engine.link.ask(ask()).await, Asked::Away);
+    let mut line = broker.connection("one").await;
+    state(&engine, LinkState::Connected).await;
+    let (asked, ()) = tokio::join!(engine.link.ask(ask()), async {
+        while !matches!(line.next().await, Some(FromDaemon::QueueAck(_))) {}
+        drop(line);
+    });
+    assert_eq!(asked, Asked::Unanswered);
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_asks_for_no_more_than_it_is_told_to() {
+    let broker = Scripted::new().await;
+    let host = Host::new(0, broker.url());
+    for optional in [&["max_payload"][..], &[]] {
+        let optional: Vec<String> = optional.iter().map(|name| (*name).to_owned()).collect();
+        let narrowed = optional.clone();
+        let engine = host.start_as(1, |options| options.optional = narrowed).await;
+        let mut line = broker.hello().await;
+        line.acknowledge("one").await;
+        let Some(FromDaemon::FeatureNegotiationRequest(request)) = line.next().await else {
+            panic!("features are agreed on first")
+        };
+        assert_eq!(request.optional, optional);
+        drop(line);
+        engine.stop().await;
+    }
 }

@@ -92,14 +92,7 @@ impl Line {
 
     /// As [`Line::welcome`], for bodies of this size.
     pub(crate) async fn welcome_with(&mut self, store_epoch: &str, inline_bytes: u64) {
-        self.say(&FromBroker::HelloAck(HelloAck {
-            member_id: UuidId::new(Uuid::from_u128(99)),
-            session_epoch: 1,
-            store_epoch: store_epoch.to_owned(),
-            server_time: SystemClock::new().wall(),
-            next_seq: 1_000_000,
-        }))
-        .await;
+        self.acknowledge(store_epoch).await;
         match self.next().await.unwrap() {
             FromDaemon::FeatureNegotiationRequest(request) => {
                 let offer = Offer {
@@ -116,6 +109,18 @@ impl Line {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Greets, and no more.
+    pub(crate) async fn acknowledge(&mut self, store_epoch: &str) {
+        self.say(&FromBroker::HelloAck(HelloAck {
+            member_id: UuidId::new(Uuid::from_u128(99)),
+            session_epoch: 1,
+            store_epoch: store_epoch.to_owned(),
+            server_time: SystemClock::new().wall(),
+            next_seq: 1_000_000,
+        }))
+        .await;
     }
 
     pub(crate) async fn say(&mut self, frame: &FromBroker) {

@@ -7,7 +7,7 @@ use semel_core::envelope::{Destination, DestinationKind, Envelope};
 use semel_core::id::ClientMessageId;
 use semel_core::outbox::OutboxStatus;
 use semel_daemon::engine::Engine;
-use semel_daemon::link::{Ask, LinkState};
+use semel_daemon::link::{Ask, Asked, LinkState};
 use semel_daemon::outbox::NewSend;
 use semel_daemon::store::aside::{AsideSource, NewAside};
 use semel_daemon::store::inbox::Filter;
@@ -100,7 +100,7 @@ async fn work_that_was_changed_is_given_to_nobody() {
     let engine = host.start().await;
     crate::support::state(&engine, LinkState::Connected).await;
     let ask = Ask::QueueTake { queue: "work".to_owned(), max: 10, lease_ms: Some(60_000) };
-    let Some(FromBroker::QueueTaken(taken)) = engine.link.ask(ask).await else {
+    let Asked::Answered(FromBroker::QueueTaken(taken)) = engine.link.ask(ask).await else {
         panic!("no work");
     };
     let bodies: Vec<_> = taken.deliveries.iter().map(|it| it.body.clone()).collect();
