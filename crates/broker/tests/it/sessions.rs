@@ -14,7 +14,7 @@ use semel_wire::frame::{FromBroker, FromDaemon, Hello};
 use uuid::Uuid;
 
 use crate::client::{
-    Closed, Daemon, Features, Served, features, send_frame, serve_as, serve_timed, until,
+    Closed, Daemon, Features, Served, features, send_frame, serve, serve_as, serve_timed, until,
 };
 use crate::support::{self, Fixture, NOW};
 
@@ -116,6 +116,22 @@ async fn the_newest_is_preferred() {
         let (_third, by) = welcome(&doors.one, 0, 2).await;
         replaced(&mut second, &by).await;
         assert_eq!(doors.kinds().await.len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_welcome_says_the_number_of_the_next_message() {
+    for fixture in both().await {
+        let served = serve(fixture).await;
+        for number in 1..=3 {
+            let (mut daemon, ack) = Daemon::greeted(served.address, 0).await;
+            assert_eq!(ack.next_seq, number);
+            let sent = daemon.send(send_frame(&format!("send-{number}"), TOPIC, "hi")).await;
+            assert_eq!(sent.status, 201);
+        }
+        // It is the mesh's, whoever asks.
+        let (_, ack) = Daemon::greeted(served.address, 1).await;
+        assert_eq!(ack.next_seq, 4);
     }
 }
 
