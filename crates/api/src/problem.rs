@@ -123,6 +123,7 @@ impl From<StoreError> for Problem {
             StoreError::Stopped
             | StoreError::Unavailable { .. }
             | StoreError::Contended { .. }
+            | StoreError::Copy { .. }
             | StoreError::RolledBack { .. }
             | StoreError::Behind => {
                 tracing::error!(error = error.chain(), "a call could not be answered");

@@ -97,6 +97,7 @@ impl FailureCause {
             | StoreError::Panicked
             | StoreError::Behind
             | StoreError::Contended { .. }
+            | StoreError::Copy { .. }
             | StoreError::Busy
             | StoreError::Stopped
             | StoreError::Damaged { .. }

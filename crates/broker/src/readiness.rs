@@ -45,6 +45,7 @@ fn say(error: &StoreError) -> &'static str {
         | StoreError::Behind
         | StoreError::Uncertain { .. }
         | StoreError::Contended { .. }
+        | StoreError::Copy { .. }
         | StoreError::Busy
         | StoreError::Stopped
         | StoreError::Damaged { .. }

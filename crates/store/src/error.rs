@@ -85,6 +85,15 @@ pub enum StoreError {
     #[error("the store has stopped")]
     Stopped,
 
+    /// A copy was not made; the store itself is as it was.
+    #[error("the copy {} was not written: {cause}", path.display())]
+    Copy {
+        /// Where it was to be.
+        path: PathBuf,
+        /// Why.
+        cause: Arc<str>,
+    },
+
     /// A check has found the file itself broken: nothing that is read from it can be relied on.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
@@ -149,6 +158,7 @@ impl StoreError {
             | Self::Contended { .. }
             | Self::Busy
             | Self::Stopped
+            | Self::Copy { .. }
             | Self::Damaged { .. }
             | Self::Corrupt { .. } => Fate::Undone,
         }

@@ -121,3 +121,6 @@ pub(crate) const ROWS_PER_PAGE: u32 = 256;
 
 /// Bad rows that are told in words; the rest is counted.
 pub(crate) const COMPLAINTS_MAX: usize = 20;
+
+/// Bytes of a backup that are copied at a time.
+pub(crate) const COPY_BYTES: usize = 1 << 16;

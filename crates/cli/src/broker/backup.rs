@@ -106,7 +106,7 @@ pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
     };
     let alone = Alone::with(&path).map_err(target::refused)?;
     if alone.is_none() {
-        return Err(not_restored(&RestoreError::InUse, "the broker"));
+        return Err(not_restored(&RestoreError::InUse(path), "the broker"));
     }
     let loses = "meshes, members, messages that wait and ids that were taken are forgotten: hosts \
                  send again what they had sent, and it arrives again";
@@ -158,9 +158,11 @@ pub(super) async fn new_epoch(arguments: &EpochArguments) -> Result<(), Failure>
 /// Why nothing was restored, and what to do with whom.
 pub(crate) fn not_restored(error: &RestoreError, who: &str) -> Failure {
     let (exit, advice) = match error {
-        RestoreError::Exists => (Exit::Conflict, "\nto replace it: --force".to_owned()),
-        RestoreError::InUse => (Exit::Conflict, format!("\nstop {who} first")),
-        RestoreError::NotABackup(_) | RestoreError::Damaged(_) => (Exit::Refused, String::new()),
+        RestoreError::Exists(_) => (Exit::Conflict, "\nto replace it: --force".to_owned()),
+        RestoreError::InUse(_) => (Exit::Conflict, format!("\nstop {who} first")),
+        RestoreError::NotABackup { .. } | RestoreError::Damaged { .. } => {
+            (Exit::Refused, String::new())
+        }
         RestoreError::Open(_) | RestoreError::Store(_) | RestoreError::Io { .. } => {
             (Exit::Failed, String::new())
         }

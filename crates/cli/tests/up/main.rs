@@ -8,6 +8,7 @@
 )]
 
 mod closed;
+mod copies;
 mod damaged;
 mod deep;
 mod ends;

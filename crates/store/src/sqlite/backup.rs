@@ -18,8 +18,9 @@ use crate::StoreError;
 /// Copies the database to a file that its owner alone can read. It has the name `target` when it is
 /// whole and on disk, and not before; nothing is overwritten.
 pub(super) fn backup_into(connection: &Connection, target: &Path) -> Result<(), StoreError> {
-    let failed = |what: &dyn std::fmt::Display| StoreError::Unavailable {
-        cause: format!("{}: {what}", target.display()).into(),
+    let failed = |what: &dyn std::fmt::Display| StoreError::Copy {
+        path: target.to_owned(),
+        cause: what.to_string().into(),
     };
     // A link that leads nowhere is there, too.
     if fs::symlink_metadata(target).is_ok() {
@@ -36,7 +37,7 @@ pub(super) fn backup_into(connection: &Connection, target: &Path) -> Result<(), 
     if file.try_lock().is_err() {
         return Err(failed(&"another backup is being written there"));
     }
-    let copied = copy_into(connection, &file, name).and_then(|()| {
+    let copied = copy_into(connection, &file, name).map_err(|why| failed(&why)).and_then(|()| {
         // SQLite has opened it by its name.
         if !is_still(&file, &part) {
             return Err(failed(&"somebody has put another file in its place"));
@@ -53,10 +54,10 @@ pub(super) fn backup_into(connection: &Connection, target: &Path) -> Result<(), 
 }
 
 /// `VACUUM INTO` does not sync what it writes, so that is done here.
-fn copy_into(connection: &Connection, file: &File, name: &str) -> Result<(), StoreError> {
-    let failed = |error| StoreError::Unavailable { cause: format!("{name}: {error}").into() };
-    connection.execute("VACUUM INTO ?1", [name])?;
-    file.sync_all().map_err(failed)
+fn copy_into(connection: &Connection, file: &File, name: &str) -> Result<(), String> {
+    let copied = connection.execute("VACUUM INTO ?1", [name]);
+    copied.map_err(|error| StoreError::from(error).chain())?;
+    file.sync_all().map_err(|error| error.to_string())
 }
 
 /// How the names of parts begin.

@@ -3,12 +3,13 @@
 //! again.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::{Alone, Sqlite};
-use crate::{OpenError, StoreError};
+use crate::error::chain;
+use crate::{OpenError, StoreError, limits};
 
 /// What becomes of a database that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,17 +24,27 @@ pub enum Existing {
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// There is a store already.
-    #[error("there is a store already")]
-    Exists,
+    #[error("there is a store already: {}", .0.display())]
+    Exists(PathBuf),
     /// Somebody has it open.
-    #[error("the store is open somewhere")]
-    InUse,
+    #[error("the store {} is open somewhere", .0.display())]
+    InUse(PathBuf),
     /// It is not a file that a backup has written.
-    #[error("it is not a backup of such a store: {0}")]
-    NotABackup(&'static str),
+    #[error("{} is not a backup of such a store: {what}", path.display())]
+    NotABackup {
+        /// Which file.
+        path: PathBuf,
+        /// What it is instead.
+        what: &'static str,
+    },
     /// SQLite finds fault with it.
-    #[error("the backup is damaged: {}", .0.join("; "))]
-    Damaged(Vec<String>),
+    #[error("the backup {} is damaged: {}", path.display(), wrong.join("; "))]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        wrong: Vec<String>,
+    },
     /// It could not be opened, or the folder not be written.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -67,36 +78,75 @@ where
     let to = &std::fs::canonicalize(to).unwrap_or_else(|_| to.to_owned());
     check_header(from, application_id)?;
     if existing == Existing::Keep && to.exists() {
-        return Err(RestoreError::Exists);
+        return Err(RestoreError::Exists(to.clone()));
     }
-    let Some(alone) = Alone::with(to)? else { return Err(RestoreError::InUse) };
+    let Some(alone) = Alone::with(to)? else { return Err(RestoreError::InUse(to.clone())) };
     let copy = with(to, ".restoring");
     remove(&copy);
-    let io = |source| RestoreError::Io { path: copy.clone(), source };
-    copy_private(from, &copy).map_err(io)?;
-    let prepared = prepare(&copy).await.and_then(|()| closed_in_order(&copy));
+    let prepared = match copy_private(from, &copy) {
+        Ok(()) => prepare(&copy).await.and_then(|()| closed_in_order(&copy, from)),
+        Err(error) => Err(error),
+    };
     let replaced = prepared.and_then(|()| Ok(alone.replace_with(&copy)?));
     remove(&copy);
-    replaced
+    replaced.map_err(|error| about(from, error))
+}
+
+/// What is wrong with the copy was wrong with the backup, and the copy is gone by now.
+fn about(from: &Path, error: RestoreError) -> RestoreError {
+    let path = from.to_owned();
+    match error {
+        RestoreError::Damaged { wrong, .. } => RestoreError::Damaged { path, wrong },
+        RestoreError::Open(OpenError::Damaged { place, what, .. }) => {
+            RestoreError::Damaged { path, wrong: vec![format!("{place}: {what}")] }
+        }
+        RestoreError::Open(OpenError::Sqlite { source, .. }) => {
+            let error = OpenError::Sqlite { path: path.clone(), source };
+            match error.is_damage() {
+                true => RestoreError::Damaged { path, wrong: vec![chain(&error)] },
+                false => RestoreError::Open(error),
+            }
+        }
+        RestoreError::Exists(_)
+        | RestoreError::InUse(_)
+        | RestoreError::NotABackup { .. }
+        | RestoreError::Open(_)
+        | RestoreError::Store(_)
+        | RestoreError::Io { .. } => error,
+    }
 }
 
 /// Whatever the mode of the backup is, the copy is for its owner alone.
-fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
+fn copy_private(from: &Path, to: &Path) -> Result<(), RestoreError> {
+    let io = |path: &Path, source| RestoreError::Io { path: path.to_owned(), source };
+    let mut backup = File::open(from).map_err(|error| io(from, error))?;
     let mut options = OpenOptions::new();
-    let mut copy = options.write(true).create_new(true).mode(0o600).open(to)?;
-    std::io::copy(&mut File::open(from)?, &mut copy).map(drop)
+    let copy = options.write(true).create_new(true).mode(0o600).open(to);
+    let mut copy = copy.map_err(|error| io(to, error))?;
+    let mut bytes = vec![0; limits::COPY_BYTES];
+    loop {
+        match backup.read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Ok(read) => copy.write_all(&bytes[..read]).map_err(|error| io(to, error))?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(io(from, error)),
+        }
+    }
 }
 
 /// What SQLite finds wrong with a copy that was just opened.
 pub async fn refuse_damaged(copy: &Sqlite) -> Result<(), RestoreError> {
     let complaints = copy.quick_check().await?;
-    if complaints.is_empty() { Ok(()) } else { Err(RestoreError::Damaged(complaints)) }
+    match complaints.is_empty() {
+        true => Ok(()),
+        false => Err(RestoreError::Damaged { path: copy.path.clone(), wrong: complaints }),
+    }
 }
 
 /// Closing in order leaves no log; a file without its log would lack what was prepared.
-fn closed_in_order(copy: &Path) -> Result<(), RestoreError> {
+fn closed_in_order(copy: &Path, from: &Path) -> Result<(), RestoreError> {
     match std::fs::metadata(with(copy, "-wal")) {
-        Ok(log) if log.len() > 0 => Err(RestoreError::NotABackup("its log could not be closed")),
+        Ok(log) if log.len() > 0 => Err(not_a_backup(from, "its log could not be closed")),
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -107,17 +157,21 @@ fn check_header(from: &Path, application_id: i32) -> Result<(), RestoreError> {
     let mut header = Vec::new();
     File::open(from).map_err(io)?.take(100).read_to_end(&mut header).map_err(io)?;
     if !header.starts_with(b"SQLite format 3\0") {
-        return Err(RestoreError::NotABackup("it is not an SQLite database"));
+        return Err(not_a_backup(from, "it is not an SQLite database"));
     }
     if header.get(68..72) != Some(application_id.to_be_bytes().as_slice()) {
-        return Err(RestoreError::NotABackup("it belongs to another program"));
+        return Err(not_a_backup(from, "it belongs to another program"));
     }
     match std::fs::metadata(with(from, "-wal")) {
         Ok(log) if log.len() > 0 => {
-            Err(RestoreError::NotABackup("it has a log beside it, so it is a store in use"))
+            Err(not_a_backup(from, "it has a log beside it, so it is a store in use"))
         }
         Ok(_) | Err(_) => Ok(()),
     }
+}
+
+fn not_a_backup(from: &Path, what: &'static str) -> RestoreError {
+    RestoreError::NotABackup { path: from.to_owned(), what }
 }
 
 /// The copy, if it is still there, and what was made beside it.
