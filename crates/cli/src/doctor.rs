@@ -10,6 +10,7 @@ mod stores;
 use semel_core::shown::{shown, shown_lines};
 use serde_json::{Value, json};
 
+use crate::address::{LimiterArguments, StoreFile};
 use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, Form};
 use crate::{print, progress};
@@ -31,9 +32,10 @@ pub(crate) struct Arguments {
     /// Look at this PostgreSQL, too: `postgres://…`
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
-    /// Look at this Redis, too: `redis://…`
-    #[arg(long, value_name = "ADDRESS")]
-    limiter: Option<String>,
+    #[command(flatten)]
+    store_file: StoreFile,
+    #[command(flatten)]
+    limiter: LimiterArguments,
     #[command(flatten)]
     home: HomeArgument,
     /// Print one JSON document
@@ -104,11 +106,13 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     findings.extend(folders::starts(&root));
     let expected = stores::expected(&root);
     findings.extend(stores::files(&expected));
-    if let Some(store) = &arguments.store {
-        findings.push(stores::postgres(store).await);
+    let store = arguments.store_file.address(arguments.store.as_ref())?;
+    if let Some(store) = store.filter(|store| !store.text.starts_with("sqlite:")) {
+        findings.push(stores::postgres(&store).await?);
     }
-    if let Some(limiter) = &arguments.limiter {
-        findings.push(stores::redis(limiter).await);
+    let limiter = arguments.limiter.address()?;
+    if let Some(limiter) = limiter.filter(|limiter| limiter.text != "memory") {
+        findings.push(stores::redis(&limiter.text).await);
     }
     findings.extend(running::look(&root).await);
     drop(shown);

@@ -98,6 +98,16 @@ impl From<Ended> for Failure {
     }
 }
 
+/// Where to read why plain text was refused.
+pub(crate) const PLAIN_TEXT_PAGE: &str = "\nto learn more: semel explain plain_text_refused";
+
+/// What a store that was not opened is, with everything that is known about why and where to read
+/// more.
+pub(crate) fn unopened(error: &OpenError) -> String {
+    let is_plain = matches!(error, OpenError::PlainText { .. });
+    format!("{}{}", chain(error), if is_plain { PLAIN_TEXT_PAGE } else { "" })
+}
+
 /// An error and everything that is known about why.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

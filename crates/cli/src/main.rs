@@ -1,5 +1,6 @@
 //! `semel`: the only binary. Arguments in, commands run, exit code out.
 
+mod address;
 mod broker;
 mod budget;
 mod checks;

@@ -7,6 +7,7 @@ use semel_core::status;
 use semel_daemon::home::{Home, HomeError, HomeFile, LockedHome};
 use serde_json::{Value, json};
 
+use crate::address::{Address, LIMITER, Origin, STORE, holds_password};
 use crate::exit::{Exit, Failure, chain};
 
 const VERSION: u64 = 1;
@@ -54,14 +55,17 @@ impl Started {
         self.value(name, path.map(|path| path.display().to_string()))
     }
 
-    /// The address of a server, which may hold a password.
-    pub(crate) fn server(mut self, name: &str, address: Option<&str>) -> Self {
-        match address {
-            Some(address) if holds_password(address) => {
+    /// The address of a server, which may hold a password; its option has another one that names
+    /// a file.
+    pub(crate) fn server(mut self, name: &str, address: Option<&Address>) -> Self {
+        let Some(address) = address else { return self };
+        match &address.origin {
+            Origin::File(path) => self.file(&format!("{name}-file"), Some(path)),
+            Origin::Argument | Origin::Environment if holds_password(&address.text) => {
                 self.left_out.push(name.to_owned());
                 self
             }
-            address => self.value(name, address),
+            Origin::Argument | Origin::Environment => self.value(name, Some(&address.text)),
         }
     }
 
@@ -104,10 +108,17 @@ impl Started {
     /// The same command, in the background; what is said now wins.
     pub(crate) fn again(&self, home: &Home, said: &[String]) -> Result<Vec<String>, Failure> {
         let is_said = |name: &str| said.iter().any(|word| word.split('=').next() == Some(name));
-        if let Some(name) = self.left_out.iter().find(|name| !is_said(name)) {
+        let is_given = |name: &str| {
+            is_said(name)
+                || is_said(&format!("{name}-file"))
+                || variable(name).is_some_and(|name| std::env::var_os(name).is_some())
+        };
+        if let Some(name) = self.left_out.iter().find(|name| !is_given(name)) {
+            let variable = variable(name).unwrap_or_default();
             let text = format!(
-                "error: it was started with {name}, whose value holds a password and is kept \
-                 nowhere: nothing was done\nsay it again: semel daemon restart -- {name} VALUE"
+                "error: it was started with {name} or {variable}, whose value holds a password and \
+                 is kept nowhere: nothing was done\n\
+                 say it again: semel daemon restart -- {name}-file FILE"
             );
             return Err(Failure::new(Exit::Conflict, text));
         }
@@ -135,6 +146,10 @@ impl Started {
 fn against(name: &str) -> &'static [&'static str] {
     match name {
         "--no-tcp" => &["--api-listen"],
+        "--store" => &["--store-file"],
+        "--store-file" => &["--store"],
+        "--limiter" => &["--limiter-file"],
+        "--limiter-file" => &["--limiter"],
         "--api-listen" => &["--no-tcp"],
         "--insecure-allow-plain" => &["--tls-cert"],
         "--tls-cert" | "--tls-key" => &["--insecure-allow-plain"],
@@ -142,10 +157,13 @@ fn against(name: &str) -> &'static [&'static str] {
     }
 }
 
-fn holds_password(address: &str) -> bool {
-    let (before, _) = address.rsplit_once('@').unwrap_or_default();
-    let user = before.split_once("://").map_or(before, |(_, user)| user);
-    user.contains(':') || address.to_ascii_lowercase().contains("password")
+/// Where the environment says what this option would.
+fn variable(option: &str) -> Option<&'static str> {
+    match option {
+        "--store" => Some(STORE),
+        "--limiter" => Some(LIMITER),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -165,14 +183,19 @@ mod tests {
             .flag("--other", false)
             .value("--api-listen", Some("127.0.0.1:7"))
             .file("--tls-cert", Some(Path::new("cert.pem")))
-            .server("--limiter", Some("redis://127.0.0.1"))
-            .server("--store", Some("postgres://me:secret@host/db"));
+            .server("--limiter", Some(&Address::argument("redis://127.0.0.1".to_owned())))
+            .server("--store", Some(&Address::argument("postgres://me:secret@host/db".to_owned())));
         started.write(&locked).unwrap();
         let text = std::fs::read_to_string(home.path(HomeFile::Started)).unwrap();
         assert!(!text.contains("secret"), "{text}");
         assert_eq!(Started::read(&home).unwrap(), Some(started.clone()));
         let failure = started.again(&home, &[]).unwrap_err();
         assert!(failure.exit == Exit::Conflict && failure.text.contains("--store"));
+        let file = ["--store-file=x".to_owned()];
+        assert!(started.again(&home, &file).is_ok());
+        let kept = Address { text: String::new(), origin: Origin::File("/a/limiter".into()) };
+        let kept = Started::new(Kind::Up).server("--limiter", Some(&kept)).again(&home, &[]);
+        assert!(kept.unwrap().join(" ").ends_with("--limiter-file /a/limiter"));
         let said = ["--store=sqlite:x", "--no-tcp", "--insecure-allow-plain"].map(str::to_owned);
         let again = started.again(&home, &said).unwrap().join(" ");
         let root = folder.path().display();
@@ -185,21 +208,5 @@ mod tests {
         );
         std::fs::write(home.path(HomeFile::Started), "{}").unwrap();
         assert_eq!(Started::read(&home).unwrap_err().exit, Exit::Refused);
-    }
-
-    #[test]
-    fn passwords_are_seen() {
-        for (address, holds) in [
-            ("postgres://me:pw@host/db", true),
-            ("postgres://me@host/db", false),
-            ("postgres://me:p@w@host/db", true),
-            ("postgres://host:5432/db?password=x", true),
-            ("redis://:pw@host", true),
-            ("redis://host:6379", false),
-            ("sqlite:/a/b.db", false),
-            ("memory", false),
-        ] {
-            assert_eq!(holds_password(address), holds, "{address}");
-        }
     }
 }

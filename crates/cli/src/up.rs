@@ -34,9 +34,10 @@ use tokio::signal::unix::Signal;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
+use crate::address::{Address, LimiterArguments, StoreFile};
 use crate::broker::registrar;
 use crate::broker::serve::{assemble, broken, limiter_at};
-use crate::broker::target::{Opened, Target, failed};
+use crate::broker::target::{Opened, Place, failed};
 use crate::broker::tls::Tls;
 use crate::checks;
 use crate::daemon::detach::detach;
@@ -87,9 +88,10 @@ pub(crate) struct Arguments {
     /// `postgres://…` instead of embedded SQLite
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
-    /// `redis://…` instead of this process's memory
-    #[arg(long, default_value = "memory")]
-    limiter: String,
+    #[command(flatten)]
+    store_file: StoreFile,
+    #[command(flatten)]
+    limiter: LimiterArguments,
     /// How many days the registrar keeps attempts, refusals and grants that are over; what was used
     /// is kept for ever
     #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
@@ -126,6 +128,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let retention = registrar::retention(arguments.registrar_retention_days)?;
     let shutdown = stopped().map_err(|error| refused(error.to_string()))?;
     let reload = hung_up()?;
+    let addresses = Addresses::of(arguments)?;
     check(&home, arguments)?;
     // Whoever has the folder runs here already.
     let locked = home.clone().lock().map_err(|error| refused(chain(&error)))?;
@@ -134,7 +137,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let vital = Vital::default();
     plant(&vital, "up");
     let Assembled { store: _store, registrar, routes, broker } =
-        assembled(arguments, &root, &vital, &clock).await?;
+        assembled(arguments, &addresses, &root, &vital, &clock).await?;
     join(&broker, &locked, &door.own, arguments, clock.wall()).await?;
     let (stop, stopping) = oneshot::channel::<()>();
     let (url, certificate) = (door.told.clone(), door.certificate.clone());
@@ -143,8 +146,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     drop(locked);
     let api_listen = api_listen(&home, arguments.api_listen)?;
     let socket = home.socket_path().map_err(|error| refused(chain(&error)))?;
-    let (jobs_store, daemon) = (arguments.store.as_deref(), Some(socket));
-    let start = jobs::Start { root: &root, store: jobs_store, daemon, retention };
+    let daemon = Some(socket);
+    let start = jobs::Start { root: &root, store: addresses.store.as_ref(), daemon, retention };
     let mut jobs = match arguments.no_jobs {
         true => None,
         false => Some(RunningJobs::open(start).await?),
@@ -167,7 +170,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     // Whoever reads that it is ready sends to a name next. Late is no failure: the send says why.
     let _ = tokio::time::timeout(PEERS_WAIT, daemon.engine.outbox.peers_known()).await;
-    daemon.note(&started(arguments));
+    daemon.note(&started(arguments, &addresses));
     ready(&root, &url, &daemon, Form::of_flag(arguments.json));
     let ended = tokio::select! {
         () = shutdown => None,
@@ -196,6 +199,19 @@ async fn stop_all(
     stopped
 }
 
+/// Where others keep what this host would keep itself.
+struct Addresses {
+    store: Option<Address>,
+    limiter: Option<Address>,
+}
+
+impl Addresses {
+    fn of(arguments: &Arguments) -> Result<Self, Failure> {
+        let store = arguments.store_file.address(arguments.store.as_ref())?;
+        Ok(Self { store, limiter: arguments.limiter.address()? })
+    }
+}
+
 /// The broker, and what it is made of.
 struct Assembled {
     /// Closed when everything else has ended.
@@ -207,14 +223,15 @@ struct Assembled {
 
 async fn assembled(
     arguments: &Arguments,
+    addresses: &Addresses,
     root: &Path,
     vital: &Vital,
     clock: &Arc<dyn Clock>,
 ) -> Result<Assembled, Failure> {
     let retention = registrar::retention(arguments.registrar_retention_days)?;
-    let limiter = limiter_at(&arguments.limiter, clock)?;
+    let limiter = limiter_at(addresses.limiter.as_ref(), clock)?;
     make_broker_folder(root)?;
-    let store = open_store(root, arguments).await?;
+    let store = open_store(root, arguments, addresses.store.as_ref()).await?;
     let admin_token = Some(Kept::admin_token(root).admin()?);
     let authority = Some(Kept::broker_key(root));
     let registrar = registrar::start(authority, &store, clock).await?;
@@ -233,12 +250,12 @@ fn log_to(arguments: &Arguments, home: &Home) -> Result<(), Failure> {
 }
 
 /// What the next start in the background is to say.
-fn started(arguments: &Arguments) -> Started {
+fn started(arguments: &Arguments, addresses: &Addresses) -> Started {
     let started = Started::new(Kind::Up)
         .value("--broker-listen", arguments.broker_listen)
         .value("--api-listen", arguments.api_listen)
-        .server("--store", arguments.store.as_deref())
-        .server("--limiter", Some(&arguments.limiter))
+        .server("--store", addresses.store.as_ref())
+        .server("--limiter", addresses.limiter.as_ref())
         .value("--registrar-retention-days", Some(arguments.registrar_retention_days))
         .flag("--no-jobs", arguments.no_jobs);
     arguments.tls.add_to(started)
@@ -333,16 +350,21 @@ fn make_broker_folder(root: &Path) -> Result<(), Failure> {
 }
 
 /// The broker's store. What is lost of any store of this home is told before one of them is opened.
-async fn open_store(root: &Path, arguments: &Arguments) -> Result<Opened, Failure> {
-    if let Some(store) = &arguments.store {
-        return Target::at(store.clone()).open_to_serve().await;
+async fn open_store(
+    root: &Path,
+    arguments: &Arguments,
+    store: Option<&Address>,
+) -> Result<Opened, Failure> {
+    if let Some(store) = store {
+        return Place::at(store.clone()).open_to_serve().await;
     }
     let kept = Kept::broker(root);
     kept.refuse_lost()?;
     if !arguments.no_jobs {
         Kept::jobs(root).refuse_lost()?;
     }
-    let store = Target::at(format!("sqlite:{}", kept.path.display())).open_to_serve().await?;
+    let file = Address::argument(format!("sqlite:{}", kept.path.display()));
+    let store = Place::at(file).open_to_serve().await?;
     kept.note()?;
     Ok(store)
 }

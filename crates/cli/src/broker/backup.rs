@@ -42,7 +42,7 @@ pub(crate) struct RestoreArguments {
 }
 
 pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
-    let target = arguments.file.target();
+    let target = arguments.file.place()?;
     let Some(path) = target.sqlite_path() else {
         let text = "error: a PostgreSQL database is backed up with its own tools: pg_dump, or \
                     pg_basebackup with its log";
@@ -71,7 +71,7 @@ pub(super) async fn backup(arguments: &BackupArguments) -> Result<(), Failure> {
 }
 
 pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure> {
-    let target = arguments.file.target();
+    let target = arguments.file.place()?;
     let Some(to) = target.sqlite_path() else {
         let text = "error: a PostgreSQL database is restored with its own tools; before a broker \
                     serves it, run: semel broker new-epoch";
@@ -99,7 +99,7 @@ pub(crate) struct FreshArguments {
 }
 
 pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
-    let target = arguments.file.target();
+    let target = arguments.file.place()?;
     let Some(path) = target.sqlite_path() else {
         let text = "error: --store is sqlite:PATH: a PostgreSQL database is never taken for new";
         return Err(Failure::new(Exit::Usage, text));
@@ -127,7 +127,7 @@ pub(crate) struct EpochArguments {
 }
 
 pub(super) async fn new_epoch(arguments: &EpochArguments) -> Result<(), Failure> {
-    let target = &arguments.target;
+    let target = arguments.target.place()?;
     let is_alone = match target.sqlite_path().filter(|path| path.exists()) {
         Some(path) => Alone::with(&path).map_err(|error| target.unfit(error))?.is_some(),
         None => true,

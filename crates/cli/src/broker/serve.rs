@@ -12,7 +12,7 @@ use semel_broker::housekeeping;
 use semel_broker::http::AdminToken;
 use semel_broker::hub::Hub;
 use semel_broker::life::StoreLife;
-use semel_broker::limiter::{Fallback, FallbackMode, Limiter};
+use semel_broker::limiter::{Fallback, FallbackMode, Limiter, LimiterAddressError};
 use semel_broker::limits::Timings;
 use semel_broker::pipeline::Pipeline;
 use semel_broker::roster::Rosters;
@@ -30,7 +30,8 @@ use super::registrar;
 use super::target::{self, failed, mint, random_bytes, refused};
 use super::tls::{Certificate, Tls};
 use super::token;
-use crate::exit::{Exit, Failure};
+use crate::address::{Address, LimiterArguments};
+use crate::exit::{Exit, Failure, PLAIN_TEXT_PAGE, chain};
 use crate::system::{SERVING_THREADS, hung_up, plant, refuse_few_threads, stop_after, stopped};
 use crate::{announce, budget, log};
 
@@ -43,9 +44,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     target: target::Target,
 
-    /// `memory`, or `redis://…` when several brokers share a store
-    #[arg(long, default_value = "memory")]
-    limiter: String,
+    #[command(flatten)]
+    limiter: LimiterArguments,
 
     /// What happens when the limiter's server is away: `local` or `closed`
     #[arg(long, default_value = "local")]
@@ -198,26 +198,38 @@ pub(crate) async fn assemble(
 }
 
 /// The limiter of that address, with the usual fallback.
-pub(crate) fn limiter_at(address: &str, clock: &Arc<dyn Clock>) -> Result<Limiter, Failure> {
+pub(crate) fn limiter_at(
+    address: Option<&Address>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Limiter, Failure> {
     let fallback = Fallback { mode: FallbackMode::Local, brokers: NonZeroU32::MIN };
     limiter_with(address, clock, fallback)
 }
 
 fn limiter_with(
-    address: &str,
+    address: Option<&Address>,
     clock: &Arc<dyn Clock>,
     fallback: Fallback,
 ) -> Result<Limiter, Failure> {
-    if address == "memory" {
+    let Some(address) = address.filter(|address| address.text != "memory") else {
         return Ok(Limiter::memory(Arc::clone(clock)));
-    }
-    Limiter::redis(address, Arc::clone(clock), fallback)
-        .map_err(|error| Failure::new(Exit::Usage, format!("error: --limiter: {error}")))
+    };
+    address.warn_if_seen("--limiter");
+    Limiter::redis(&address.text, Arc::clone(clock), fallback).map_err(|error| not_limited(&error))
+}
+
+fn not_limited(error: &LimiterAddressError) -> Failure {
+    let (exit, page) = match error {
+        LimiterAddressError::Url(_) | LimiterAddressError::Parameters(_) => (Exit::Usage, ""),
+        LimiterAddressError::Tls(_) => (Exit::Refused, ""),
+        LimiterAddressError::PlainText { .. } => (Exit::Refused, PLAIN_TEXT_PAGE),
+    };
+    Failure::new(exit, format!("error: --limiter: {}{page}", chain(error)))
 }
 
 fn limiter(arguments: &Arguments, clock: &Arc<dyn Clock>) -> Result<Limiter, Failure> {
     let mode = FallbackMode::parse(&arguments.limiter_fallback)
         .ok_or_else(|| Failure::new(Exit::Usage, "error: --limiter-fallback is local or closed"))?;
     let fallback = Fallback { mode, brokers: arguments.brokers };
-    limiter_with(&arguments.limiter, clock, fallback)
+    limiter_with(arguments.limiter.address()?.as_ref(), clock, fallback)
 }

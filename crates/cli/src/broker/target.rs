@@ -9,11 +9,11 @@ use semel_broker::store::{
 };
 use semel_core::clock::{Clock, SystemClock};
 use semel_registrar::store as registrar;
-use semel_store::postgres::PostgresOptions;
 use semel_store::sqlite::{Purpose, SqliteOptions};
 use semel_store::{Fate, OpenError, StoreError};
 
-use crate::exit::{Exit, Failure, chain};
+use crate::address::{Address, StoreFile};
+use crate::exit::{Exit, Failure, unopened};
 use crate::progress;
 use crate::stores::Kept;
 use crate::system::close;
@@ -23,7 +23,9 @@ pub(super) use crate::system::{end, mint, now, random_bytes};
 pub(crate) struct Target {
     /// `sqlite:PATH` or `postgres://…`
     #[arg(long)]
-    store: String,
+    store: Option<String>,
+    #[command(flatten)]
+    file: StoreFile,
 }
 
 /// The same of a verb that knows SQLite files alone.
@@ -31,13 +33,45 @@ pub(crate) struct Target {
 pub(crate) struct FileTarget {
     /// `sqlite:PATH`; PostgreSQL has tools of its own for this
     #[arg(long)]
-    store: String,
+    store: Option<String>,
+    #[command(flatten)]
+    file: StoreFile,
 }
 
+/// Where a store is, once everybody was asked who may say it.
+pub(crate) struct Place(Address);
+
 impl FileTarget {
-    pub(super) fn target(&self) -> Target {
-        Target::at(self.store.clone())
+    pub(super) fn place(&self) -> Result<Place, Failure> {
+        self.file.address(self.store.as_ref())?.map(Place).ok_or_else(nowhere)
     }
+}
+
+impl Target {
+    pub(crate) fn place(&self) -> Result<Place, Failure> {
+        self.file.address(self.store.as_ref())?.map(Place).ok_or_else(nowhere)
+    }
+
+    /// Opens a store that a broker has used before; makes none.
+    pub(super) async fn open_used(&self) -> Result<Opened, Failure> {
+        self.place()?.open_used().await
+    }
+
+    /// Opens the store, and migrates it.
+    pub(crate) async fn open(&self) -> Result<Opened, Failure> {
+        self.place()?.open().await
+    }
+
+    /// The same for whoever serves it.
+    pub(crate) async fn open_to_serve(&self) -> Result<Opened, Failure> {
+        self.place()?.open_to_serve().await
+    }
+}
+
+fn nowhere() -> Failure {
+    let text = "error: say where the store is: --store sqlite:PATH or postgres://…, --store-file \
+                FILE, or SEMEL_STORE in the environment\nfor example: --store sqlite:broker.db";
+    Failure::new(Exit::Usage, text)
 }
 
 /// A store that is open for as long as a command needs it, and closed in order after that.
@@ -57,15 +91,15 @@ impl Drop for Opened {
     }
 }
 
-impl Target {
-    /// What an argument of another command says.
-    pub(crate) fn at(store: String) -> Self {
-        Self { store }
+impl Place {
+    /// What another command says.
+    pub(crate) const fn at(address: Address) -> Self {
+        Self(address)
     }
 
     /// The file, when it is SQLite.
     pub(super) fn sqlite_path(&self) -> Option<PathBuf> {
-        let path = self.store.strip_prefix("sqlite:").filter(|path| !path.is_empty());
+        let path = self.0.text.strip_prefix("sqlite:").filter(|path| !path.is_empty());
         path.map(PathBuf::from)
     }
 
@@ -77,8 +111,8 @@ impl Target {
         let missing = match self.sqlite_path() {
             Some(path) if !path.exists() => Some(format!("there is no store {}", path.display())),
             Some(_) => None,
-            None if self.store.contains("://") => {
-                let found = PostgresStore::is_in(PostgresOptions::new(&self.store)).await;
+            None if self.0.text.contains("://") => {
+                let found = PostgresStore::is_in(self.0.postgres()?).await;
                 let none = "there are no broker's tables in this database";
                 (!found.map_err(refused)?).then(|| none.to_owned())
             }
@@ -91,12 +125,13 @@ impl Target {
     }
 
     /// Opens the store, and migrates it.
-    pub(crate) async fn open(&self) -> Result<Opened, Failure> {
+    pub(super) async fn open(&self) -> Result<Opened, Failure> {
         self.open_for(Purpose::Visit).await
     }
 
     /// The same for whoever serves it.
     pub(crate) async fn open_to_serve(&self) -> Result<Opened, Failure> {
+        self.0.warn_if_seen("--store");
         self.open_for(Purpose::Serve).await
     }
 
@@ -105,7 +140,7 @@ impl Target {
         let is_damaged = error.is_damage();
         let mut failure = refused(error);
         if is_damaged {
-            let store = &self.store;
+            let store = &self.0.text;
             failure.text.push_str(&format!(
                 "\nnothing was changed\nto put back a good copy: semel broker restore --in BACKUP \
                  --force --store {store}"
@@ -132,7 +167,8 @@ impl Target {
         let now = SystemClock::new().wall();
         // A store that is new gets a name of its own; one that is not keeps the one it has.
         let store_epoch = mint().client_message_id().to_string();
-        let opened = match (self.store.strip_prefix("sqlite:"), self.store.split_once("://")) {
+        let address = &self.0.text;
+        let opened = match (address.strip_prefix("sqlite:"), address.split_once("://")) {
             (Some(path), _) if !path.is_empty() => {
                 let migrations = vec![SQLITE_MIGRATIONS, registrar::sqlite::MIGRATIONS];
                 let id = SQLITE_APPLICATION_ID;
@@ -142,13 +178,13 @@ impl Target {
                 opened.map(|store| Store::Sqlite(Arc::new(store)))
             }
             (None, Some(("postgres" | "postgresql", _))) => {
-                let options = PostgresOptions::new(&self.store);
+                let options = self.0.postgres()?;
                 let beside = [registrar::postgres::MIGRATIONS];
                 let opened = PostgresStore::open_beside(options, &store_epoch, now, &beside).await;
                 opened.map(Store::Postgres)
             }
             _ => {
-                let text = "error: --store is sqlite:PATH or postgres://…\n\
+                let text = "error: a store is sqlite:PATH or postgres://…\n\
                             for example: --store sqlite:broker.db";
                 return Err(Failure::new(Exit::Usage, text));
             }
@@ -159,7 +195,7 @@ impl Target {
 
 /// A store that cannot be used, with everything that is known about why.
 pub(super) fn refused(error: OpenError) -> Failure {
-    let text = format!("error: the store cannot be used: {}", chain(&error));
+    let text = format!("error: the store cannot be used: {}", unopened(&error));
     Failure::new(Exit::of_open(&error), text)
 }
 

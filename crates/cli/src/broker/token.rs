@@ -75,13 +75,29 @@ fn refused(option: &str, path: &Path, text: &str) -> Failure {
 fn secret(option: &str, path: &Path, line: fn() -> String) -> Result<String, Failure> {
     let refused = |text: String| refused(option, path, &text);
     let io = |error: std::io::Error| refused(error.to_string());
-    let file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            make(path, &line()).map_err(io)?;
-            File::open(path).map_err(io)?
-        }
-        opened => opened.map_err(io)?,
-    };
+    if File::open(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        make(path, &line()).map_err(io)?;
+    }
+    let text = read(option, path, TOKEN_BYTES_MAX)?;
+    Ok(text.trim_end_matches('\n').to_owned())
+}
+
+/// One line, of a file that only its owner can read.
+pub(crate) fn read_line(option: &str, path: &Path) -> Result<String, Failure> {
+    let text = read(option, path, TOKEN_BYTES_MAX)?;
+    let line = text.trim();
+    match line.lines().count() {
+        1 => Ok(line.to_owned()),
+        0 => Err(refused(option, path, "it is empty")),
+        _ => Err(refused(option, path, "it holds more than one line")),
+    }
+}
+
+/// What is in a file that only its owner can read; nothing is made.
+pub(crate) fn read(option: &str, path: &Path, bytes_max: u64) -> Result<String, Failure> {
+    let refused = |text: String| refused(option, path, &text);
+    let io = |error: std::io::Error| refused(error.to_string());
+    let file = File::open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
     let mode = metadata.permissions().mode();
     if !metadata.is_file() || mode & 0o077 != 0 {
@@ -100,8 +116,11 @@ fn secret(option: &str, path: &Path, line: fn() -> String) -> Result<String, Fai
         )));
     }
     let mut text = String::new();
-    file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).map_err(io)?;
-    Ok(text.trim_end_matches('\n').to_owned())
+    file.take(bytes_max.saturating_add(1)).read_to_string(&mut text).map_err(io)?;
+    match u64::try_from(text.len()) {
+        Ok(length) if length <= bytes_max => Ok(text),
+        Ok(_) | Err(_) => Err(refused(format!("it has more than {bytes_max} bytes"))),
+    }
 }
 
 /// Root reads and changes what it likes anyhow.

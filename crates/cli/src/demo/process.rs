@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::address::{LIMITER, STORE};
+
 /// Long enough for a loaded machine; only a failure waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -88,6 +90,8 @@ impl World {
     fn command(&self, home: &Path) -> Command {
         let mut command = Command::new(&self.program);
         let log = File::options().create(true).append(true).mode(0o600).open(self.log());
+        // The tour keeps what it makes in its own folder.
+        command.env_remove(STORE).env_remove(LIMITER);
         command.env("SEMEL_HOME", home).stdin(Stdio::null()).kill_on_drop(true);
         command.stderr(log.map_or_else(|_| Stdio::null(), Stdio::from));
         command

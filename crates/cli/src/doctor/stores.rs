@@ -15,13 +15,14 @@ use semel_jobs::store::sqlite as jobs;
 use semel_registrar::store::sqlite as registrar;
 use semel_store::OpenError;
 use semel_store::migration::MigrationSet;
-use semel_store::postgres::{Postgres, PostgresOptions};
+use semel_store::postgres::Postgres;
 use semel_store::sqlite::{LastStop, TableRows, look, peek};
 
 use super::Finding;
 use super::folders::is_locked;
+use crate::address::Address;
 use crate::daemon::home::command;
-use crate::exit::chain;
+use crate::exit::{Failure, chain};
 use crate::stores::Kept;
 use crate::system::{now, random};
 
@@ -190,9 +191,9 @@ pub(super) fn to_do(error: &OpenError, expected: &Expected) -> String {
 }
 
 /// Connects and asks whether the server keeps what it acknowledges; nothing is made there.
-pub(super) async fn postgres(address: &str) -> Finding {
+pub(super) async fn postgres(address: &Address) -> Result<Finding, Failure> {
     let check = "PostgreSQL";
-    match Postgres::open(PostgresOptions::new(address), &[], now().0).await {
+    Ok(match Postgres::open(address.postgres()?, &[], now().0).await {
         Ok(database) => {
             database.close();
             Finding::sound(check, "it answers, and keeps what it acknowledges")
@@ -205,7 +206,7 @@ pub(super) async fn postgres(address: &str) -> Finding {
             let to_do = "look whether the server runs, and at the address, user and password";
             Finding::problem(check, chain(&error), to_do)
         }
-    }
+    })
 }
 
 /// Counts one send of nobody, and looks who has counted it.

@@ -12,6 +12,7 @@ use semel_jobs::gear::net::Hosts;
 use semel_jobs::gear::{Failure, FailureClass, Later};
 use serde_json::{Value, json};
 
+use crate::address::KEPT_FROM_GEARS;
 use crate::daemon::tls;
 
 /// The daemon of a mesh, as gears see it.
@@ -115,7 +116,10 @@ pub(crate) fn ports(daemon: Option<Client>, config: &Config) -> Ports {
             private_hosts: Hosts::new(config.private_hosts.clone()),
             keyed_hosts: Hosts::new(config.keyed_hosts.clone()),
         },
-        environment: Arc::new(|name| std::env::var(name).ok()),
+        environment: Arc::new(|name| {
+            let is_ours = KEPT_FROM_GEARS.contains(&name);
+            if is_ours { None } else { std::env::var(name).ok() }
+        }),
         groups: None,
     }
 }

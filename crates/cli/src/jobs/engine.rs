@@ -26,15 +26,16 @@ use semel_registrar::registrar::Registrar;
 use semel_registrar::registrar::sweeper::RetentionDays;
 use semel_registrar::store as registrar;
 use semel_store::OpenError;
-use semel_store::postgres::{Postgres, PostgresOptions};
+use semel_store::postgres::Postgres;
 use semel_store::sqlite::Sqlite;
 use semel_vital::Vital;
 use tokio::task::JoinSet;
 
 use super::backup::unfit;
 use super::intake;
+use crate::address::Address;
 use crate::checks::{self, NOFOLLOW};
-use crate::exit::{Exit, Failure, chain};
+use crate::exit::{self, Exit, Failure, chain};
 use crate::gear::ports::ports;
 use crate::gear::shim;
 use crate::stores::Kept;
@@ -44,8 +45,8 @@ use crate::system::{close, end, now, random};
 pub(crate) struct Start<'a> {
     /// The home.
     pub(crate) root: &'a Path,
-    /// `postgres://…`; embedded SQLite without it.
-    pub(crate) store: Option<&'a str>,
+    /// A PostgreSQL; embedded SQLite without it.
+    pub(crate) store: Option<&'a Address>,
     /// The daemon of the mesh that its jobs speak to.
     pub(crate) daemon: Option<PathBuf>,
     /// How long its registrar keeps what is over.
@@ -79,7 +80,7 @@ pub(super) fn refused(text: impl std::fmt::Display) -> Failure {
 
 /// A database that was not opened.
 pub(super) fn unopened(error: &OpenError) -> Failure {
-    Failure::new(Exit::of_open(error), format!("error: {}", chain(error)))
+    Failure::new(Exit::of_open(error), format!("error: {}", exit::unopened(error)))
 }
 
 impl RunningJobs {
@@ -263,11 +264,11 @@ fn refuse_deaf(folder: &Path, config: &Config, daemon: Option<&Path>) -> Result<
 
 /// The engine's tables and the registrar's in one database, which other engines may share.
 pub(super) async fn shared(
-    address: &str,
+    address: &Address,
     clock: &dyn Clock,
 ) -> Result<(Store, registrar::Store), Failure> {
     let migrations = [postgres::MIGRATIONS, registrar::postgres::MIGRATIONS];
-    let options = PostgresOptions::new(address);
+    let options = address.postgres()?;
     let opened = Postgres::open(options, &migrations, clock.wall().0).await;
     let database = opened.map_err(|error| unopened(&error))?;
     let registrar = registrar::Store::Postgres(registrar::PostgresStore::new(database.clone()));

@@ -3,10 +3,11 @@
 use semel_core::clock::SystemClock;
 use semel_jobs::restore::{self, RestoredError};
 use semel_jobs::store::postgres;
-use semel_store::postgres::{Postgres, PostgresOptions};
+use semel_store::postgres::Postgres;
 
 use super::backup::say_restored;
 use super::engine::{shared, unopened};
+use crate::address::{Address, StoreFile};
 use crate::broker::target::failed;
 use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, chain};
@@ -23,26 +24,32 @@ use crate::system::{now, random};
 pub(super) struct Arguments {
     /// `postgres://…`
     #[arg(long)]
-    store: String,
+    store: Option<String>,
+    #[command(flatten)]
+    store_file: StoreFile,
     #[command(flatten)]
     home: HomeArgument,
 }
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let address = arguments.store.as_str();
-    let scheme = address.split_once("://").map(|(scheme, _)| scheme);
-    if !matches!(scheme, Some("postgres" | "postgresql")) {
-        let text = "error: --store is postgres://…\n\
+    let address = arguments.store_file.address(arguments.store.as_ref())?;
+    let is_postgres = |address: &Address| {
+        let scheme = address.text.split_once("://").map(|(scheme, _)| scheme);
+        matches!(scheme, Some("postgres" | "postgresql"))
+    };
+    let Some(address) = address.filter(is_postgres) else {
+        let text = "error: say where the database is: --store postgres://…, --store-file FILE, or \
+                    SEMEL_STORE in the environment\n\
                     to put back a file: semel job restore --in FILE --force";
         return Err(Failure::new(Exit::Usage, text));
-    }
+    };
     let root = arguments.home.find()?;
-    let found = Postgres::has(PostgresOptions::new(address), &postgres::MIGRATIONS).await;
+    let found = Postgres::has(address.postgres()?, &postgres::MIGRATIONS).await;
     if !found.map_err(|error| unopened(&error))? {
         let text = "error: there are no jobs' tables in this database";
         return Err(Failure::new(Exit::NotFound, text));
     }
-    let (jobs, grants) = shared(address, &SystemClock::new()).await?;
+    let (jobs, grants) = shared(&address, &SystemClock::new()).await?;
     let shown = progress::show("cancelling");
     let draw = || i64::try_from(random() >> 65).unwrap_or(i64::MAX).max(1);
     let done = restore::restored(&jobs, &grants, now(), draw).await;

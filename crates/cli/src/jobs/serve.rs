@@ -18,6 +18,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 
 use super::{RunningJobs, Start, about, config};
+use crate::address::StoreFile;
 use crate::broker::{registrar, token};
 use crate::checks;
 use crate::daemon::home::HomeArgument;
@@ -36,6 +37,8 @@ pub(super) struct Arguments {
     /// `postgres://…`; embedded SQLite without it
     #[arg(long)]
     store: Option<String>,
+    #[command(flatten)]
+    store_file: StoreFile,
     /// The socket of the daemon that its jobs send through
     #[arg(long, value_name = "SOCKET")]
     daemon: Option<PathBuf>,
@@ -63,7 +66,11 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let reload = hung_up()?;
     let retention = registrar::retention(arguments.registrar_retention_days)?;
     checks::refuse(checks::serve(&root))?;
-    let (store, daemon) = (arguments.store.as_deref(), arguments.daemon.clone());
+    let store = arguments.store_file.address(arguments.store.as_ref())?;
+    if let Some(store) = &store {
+        store.warn_if_seen("--store");
+    }
+    let (store, daemon) = (store.as_ref(), arguments.daemon.clone());
     let mut jobs = RunningJobs::open(Start { root: &root, store, daemon, retention }).await?;
     let folder = root.join("jobs");
     let tokens = Arc::new(FileToken(token::load(&folder.join("local_token"))?));

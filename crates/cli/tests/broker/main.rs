@@ -21,6 +21,7 @@ mod process;
 mod recorded;
 mod registrar;
 mod renewed;
+mod secured;
 mod tls;
 mod unfit;
 mod unread;

@@ -24,7 +24,7 @@ pub(crate) struct Files {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-fn authority() -> CertifiedIssuer<'static, KeyPair> {
+pub(crate) fn authority() -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
