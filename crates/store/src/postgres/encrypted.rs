@@ -154,3 +154,51 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
         Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use semel_testkit::servers::{self, tls_file};
+    use tokio_postgres::error::SqlState;
+
+    use super::super::password::Passwords;
+    use super::super::reach::Reach;
+    use super::*;
+
+    /// Whoever asks that a statement is given up asks inside TLS, too: this server hears nobody
+    /// else.
+    #[tokio::test]
+    async fn a_statement_is_cancelled_over_tls() {
+        let database = servers::fresh_secure_postgres().await;
+        let query = format!("sslmode=verify-full&sslrootcert={}", tls_file("authority.pem"));
+        let (address, minute) = (database.at("localhost", &query), Duration::from_secs(60));
+        let reach = Reach::of(&address, &Passwords::default(), minute, minute).unwrap();
+        let encryption = reach.encryption.clone();
+        let (client, connection) = reach.config.connect(encryption.clone()).await.unwrap();
+        tokio::spawn(connection);
+        let cancel = client.cancel_token();
+        // One that comes before the statement cancels nothing.
+        let cancelling = async {
+            loop {
+                cancel.cancel_query(encryption.clone()).await.unwrap();
+            }
+        };
+        let ended = tokio::select! {
+            ended = client.batch_execute("SELECT pg_sleep(50)") => ended,
+            () = cancelling => unreachable!("it has no end"),
+        };
+        assert_eq!(ended.unwrap_err().code(), Some(&SqlState::QUERY_CANCELED));
+    }
+
+    proptest! {
+        #[test]
+        fn no_certificate_makes_it_panic(bytes in prop::collection::vec(
+            prop_oneof![Just(0x30u8), Just(6), Just(0x81), Just(0x84), Just(2), any::<u8>()],
+            0..40,
+        )) {
+            let _ = signed_with(&bytes);
+        }
+    }
+}
