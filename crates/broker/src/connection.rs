@@ -8,6 +8,7 @@
 mod answer;
 mod budget;
 mod handshake;
+pub(crate) mod inbound;
 mod outbound;
 mod presence;
 mod pusher;

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use uuid::Uuid;
 
 use crate::accept::{AcceptBatch, AcceptItem, Session};
+use crate::connection::inbound;
 use crate::deliverer::Deliverer;
 use crate::limits::{
     FRESH_BYTES_MAX, OUTBOUND_BYTES_ALL, PUSH_PAUSE, PUSH_PAUSE_GROWTH, PUSH_PAUSE_MAX,
@@ -150,6 +151,8 @@ type Peers = HashMap<(MeshId, Uuid), Vec<Arc<Peer>>>;
 pub struct Hub {
     /// Room for the bytes that wait to be written, of all of them and of answers over HTTP.
     pub(crate) unwritten: Arc<Semaphore>,
+    /// Room for the bytes of sends that are not answered, of all of them.
+    pub(crate) unanswered: Arc<Semaphore>,
     peers: Mutex<Peers>,
     /// Of meshes that have connections.
     deliverers: Mutex<HashMap<MeshId, Weak<Deliverer>>>,
@@ -162,6 +165,7 @@ impl Default for Hub {
     fn default() -> Self {
         Self {
             unwritten: Arc::new(Semaphore::new(OUTBOUND_BYTES_ALL)),
+            unanswered: inbound::all(),
             peers: Mutex::default(),
             deliverers: Mutex::default(),
             touched: Mutex::default(),

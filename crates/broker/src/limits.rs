@@ -162,6 +162,12 @@ pub const LINE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of one connection's unanswered sends; one send always fits.
 pub const SENDS_IN_FLIGHT_BYTES: u32 = 8 << 20;
 
+/// The same of all connections together, beside what is each one's own.
+pub const SENDS_IN_FLIGHT_ALL: u32 = 64 << 20;
+
+/// Bytes of them that each connection may have whatever others have: a window of short ones.
+pub const SENDS_IN_FLIGHT_FREE: usize = 64 << 10;
+
 /// Sends of one connection that may be unanswered; its next frame is read after that.
 pub const SENDS_IN_FLIGHT_MAX: u32 = 512;
 

@@ -1,6 +1,5 @@
 //! Frames from a daemon, in the order in which they come.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::ws::{Message, WebSocket};
@@ -15,14 +14,15 @@ use semel_wire::frame::{
     ResolvedItem, SendFrame, Verdict,
 };
 use semel_wire::limits::frame_bytes_max;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::budget::Budget;
+use super::inbound::{Inbound, Taken};
 use super::outbound::Outbound;
 use super::{Connection, End, answer, presence, request};
 use crate::accept::{Age, DedupeMode};
 use crate::hub::Ending;
-use crate::limits::{RESOLVE_ANSWER_BYTES, SENDS_IN_FLIGHT_BYTES, SENDS_IN_FLIGHT_MAX};
+use crate::limits::RESOLVE_ANSWER_BYTES;
 use crate::pipeline::Answer;
 use crate::store::Resolved;
 
@@ -30,10 +30,8 @@ use crate::store::Resolved;
 struct Reader<'a> {
     connection: &'a Connection,
     budget: Budget,
-    /// Places for sends that are not answered yet.
-    in_flight: Arc<Semaphore>,
-    /// Their bytes.
-    in_flight_bytes: Arc<Semaphore>,
+    /// Room for sends that are not answered yet.
+    inbound: Inbound,
     /// Sends that are to be answered, no more than there are places.
     awaited: mpsc::UnboundedSender<Awaited>,
     acked: &'a mpsc::Sender<i64>,
@@ -46,8 +44,7 @@ struct Reader<'a> {
 struct Awaited {
     id: ClientMessageId,
     answer: oneshot::Receiver<Answer>,
-    _place: OwnedSemaphorePermit,
-    _bytes: OwnedSemaphorePermit,
+    taken: Taken,
 }
 
 /// What the reader tells the other parts.
@@ -66,23 +63,13 @@ pub(super) async fn run(
     signals: Signals<'_>,
 ) -> End {
     let bytes_max = frame_bytes_max(connection.mesh.inline_bytes as usize);
-    let in_flight = Arc::new(Semaphore::new(SENDS_IN_FLIGHT_MAX as usize));
-    let in_flight_bytes = Arc::new(Semaphore::new(SENDS_IN_FLIGHT_BYTES as usize));
+    let inbound = Inbound::new(&connection.broker.hub.unanswered);
     let (doomed, mut doom) = mpsc::channel(1);
     let (awaited, answering) = mpsc::unbounded_channel();
     drop(tokio::spawn(answer_all(answering, connection.outbound.clone(), doomed)));
     let negotiated = AtomicBool::new(false);
     let budget = Budget::of(connection);
-    let reader = Reader {
-        connection,
-        budget,
-        in_flight,
-        in_flight_bytes,
-        awaited,
-        acked,
-        signals,
-        negotiated,
-    };
+    let reader = Reader { connection, budget, inbound, awaited, acked, signals, negotiated };
     let mut draining = std::pin::pin!(draining(connection));
     loop {
         let message = tokio::select! {
@@ -121,7 +108,7 @@ impl Reader<'_> {
     /// reason, which ends the connection behind all answers.
     async fn drain(&self, reason: CloseReason, doom: &mut mpsc::Receiver<End>) -> End {
         let all_answered = async {
-            let _all = self.in_flight.acquire_many(SENDS_IN_FLIGHT_MAX).await;
+            self.inbound.all_answered().await;
             let reason = FromBroker::CloseReason(reason);
             self.connection.outbound.send(reason).await;
             std::future::pending::<()>().await;
@@ -182,12 +169,8 @@ impl Reader<'_> {
     /// Hands a send in before the next frame is read; its answer is waited for beside.
     async fn submit(&self, frame: SendFrame) {
         let connection = self.connection;
-        let Ok(place) = Arc::clone(&self.in_flight).acquire_owned().await else { return };
-        let bytes = u32::try_from(frame.body.len() + frame.meta.len()).unwrap_or(u32::MAX);
-        let bytes = bytes.min(SENDS_IN_FLIGHT_BYTES);
-        let Ok(bytes) = Arc::clone(&self.in_flight_bytes).acquire_many_owned(bytes).await else {
-            return;
-        };
+        let bytes = frame.body.len() + frame.meta.len();
+        let Some(taken) = self.inbound.room(bytes).await else { return };
         let id = frame.client_message_id.clone();
         let (item, enqueued_at) = match answer::item(connection, frame) {
             Ok(item) => item,
@@ -200,7 +183,7 @@ impl Reader<'_> {
         let pipeline = &connection.broker.pipeline;
         let answer = pipeline.submit(&connection.mesh, item, enqueued_at).await;
         // When nobody answers any more, the connection ends by that.
-        let _ = self.awaited.send(Awaited { id, answer, _place: place, _bytes: bytes });
+        let _ = self.awaited.send(Awaited { id, answer, taken });
     }
 }
 
@@ -212,8 +195,13 @@ async fn answer_all(
     outbound: Outbound,
     doomed: mpsc::Sender<End>,
 ) {
-    while let Some(Awaited { id, answer, _place, _bytes }) = answering.recv().await {
-        match answer::result(id, answer.await.unwrap_or(Answer::Close)) {
+    while let Some(Awaited { id, answer, taken }) = answering.recv().await {
+        let answer = answer.await.unwrap_or(Answer::Close);
+        let Taken { place: _place, bytes } = taken;
+        // It is decided, and held no more. A daemon that does not read its answers keeps its places
+        // among its own sends, and nobody else's.
+        drop(bytes);
+        match answer::result(id, answer) {
             Ok(result) => drop(outbound.send(FromBroker::SendResult(result)).await),
             Err(end) => drop(doomed.send(end).await),
         }
