@@ -103,6 +103,9 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// window of deliveries, our window of sends, and who is online.
 pub const INBOUND_MAX: usize = 4096;
 
+/// Bytes of these, and of what waits to be written to the inbox; one frame always fits.
+pub const INBOUND_BYTES_MAX: usize = 32 << 20;
+
 /// Frames that wait to be written.
 pub const OUTBOUND_MAX: usize = WINDOW;
 

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use semel_core::envelope::DestinationKind;
 use semel_wire::frame::{Delivery, Unread};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::inbox::Inbox;
 use crate::limits::RECEIVE_BATCH_MAX;
 use crate::store::aside::{AsideSource, NewAside};
 use crate::store::extent::Extent;
 use crate::store::inbox::{Arrived, Way};
+
+/// Room among the bytes that wait in memory.
+pub(super) type Room = Option<OwnedSemaphorePermit>;
 
 /// Messages on their way into the inbox.
 pub(super) enum Arrival {
@@ -61,7 +64,7 @@ impl Known {
 pub(super) async fn run(
     inbox: Arc<Inbox>,
     store_epoch: String,
-    mut arrivals: mpsc::Receiver<Arrival>,
+    mut arrivals: mpsc::Receiver<(Arrival, Room)>,
     stored: mpsc::Sender<Stored>,
 ) {
     let mut known = Known { store_epoch, caught_up: false, pushed_to: 0 };
@@ -77,7 +80,10 @@ pub(super) async fn run(
         let mut pushed: Vec<Arrived> = Vec::new();
         let mut told = Vec::new();
         let mut unread_to = None;
-        for arrival in batch.drain(..) {
+        // Until all of it is stored.
+        let mut rooms: Vec<Room> = Vec::new();
+        for (arrival, room) in batch.drain(..) {
+            rooms.push(room);
             match arrival {
                 Arrival::Pushed { deliveries, unread } => {
                     pushed.extend(deliveries.into_iter().map(arrived));
@@ -113,6 +119,7 @@ pub(super) async fn run(
             known.pushed_to = known.pushed_to.max(read.unwrap_or(0));
             told.push(Stored::Pushed { acked, extent });
         }
+        drop(rooms);
         for told in told {
             if stored.send(told).await.is_err() {
                 return;

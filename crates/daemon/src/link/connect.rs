@@ -23,7 +23,7 @@ use super::meter::{Meter, Metered};
 use super::patience::Reach;
 use super::{Ended, Fatal, LinkOptions, Loss};
 use crate::dial::{DialError, Stream};
-use crate::limits::{CONNECT_TIMEOUT, INBOUND_MAX};
+use crate::limits::{CONNECT_TIMEOUT, INBOUND_BYTES_MAX, INBOUND_MAX};
 
 /// The subprotocol of docs/protocol.md.
 const SUBPROTOCOL: &str = "semel.v1";
@@ -134,8 +134,10 @@ async fn negotiate(
     let require = required.iter().map(|bit| (*bit).to_owned()).collect();
     let request = FeatureNegotiationRequest { require, optional };
     say(socket, &FromDaemon::FeatureNegotiationRequest(request)).await?;
+    let mut bytes = 0;
     let response = loop {
-        let said = hear(socket).await?;
+        let (said, length) = hear(socket).await?;
+        bytes += length;
         // What waits for us does not wait for this; its window bounds it.
         match said.frame {
             Some(FromBroker::FeatureNegotiationResponse(response)) => break response,
@@ -146,7 +148,7 @@ async fn negotiate(
                 | FromBroker::Ping(_),
             )
             | None
-                if early.len() < INBOUND_MAX =>
+                if early.len() < INBOUND_MAX && bytes <= INBOUND_BYTES_MAX =>
             {
                 early.push(said);
             }
@@ -187,7 +189,7 @@ async fn say(socket: &mut Socket, frame: &FromDaemon) -> Result<(), Ended> {
 
 /// The next frame of the handshake, which must make sense.
 async fn next(socket: &mut Socket) -> Result<FromBroker, Ended> {
-    let Salvaged { frame, unread } = hear(socket).await?;
+    let (Salvaged { frame, unread }, _) = hear(socket).await?;
     match (frame, unread.into_iter().next()) {
         (Some(frame), None) => Ok(frame),
         (_, Some(unread)) => Err(away(unread.why.to_string())),
@@ -195,7 +197,8 @@ async fn next(socket: &mut Socket) -> Result<FromBroker, Ended> {
     }
 }
 
-async fn hear(socket: &mut Socket) -> Result<Salvaged, Ended> {
+/// The next frame, and how long it was.
+async fn hear(socket: &mut Socket) -> Result<(Salvaged, usize), Ended> {
     loop {
         let text: Bytes = match socket.next().await {
             Some(Ok(Message::Text(text))) => text.into(),
@@ -209,7 +212,7 @@ async fn hear(socket: &mut Socket) -> Result<Salvaged, Ended> {
             Some(FromBroker::CloseReason(reason)) => {
                 Err(Ended::of_close(reason.kind, &reason.detail, true))
             }
-            Some(_) | None => Ok(said),
+            Some(_) | None => Ok((said, text.len())),
         };
     }
 }

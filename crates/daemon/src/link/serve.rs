@@ -16,21 +16,22 @@ use semel_core::limits::INTEGER_MAX;
 use semel_core::outbox::Outcome;
 use semel_wire::frame::{
     Ack, FromBroker, FromDaemon, HistoryRequest, Ping, PresenceRequest, QueueAck, QueueTake,
-    RequestFailed, Resolve, ResolveItem, Salvaged,
+    RequestFailed, Resolve, ResolveItem,
 };
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use self::fill::Look;
-use self::line::{Writer, read};
-use super::arrivals::{self, Arrival, Stored};
+use self::line::{Heard, Writer, read};
+use super::arrivals::{self, Arrival, Room, Stored};
 use super::connect::Connection;
 use super::flight::{Errand, Failing, Flight};
 use super::meter::Progress;
 use super::patience::Reach;
 use super::{Ask, Command, Ended, Link, LinkState, Loss, stopped};
 use crate::limits::{
-    HISTORY_PAGE, INBOUND_MAX, OUTBOUND_MAX, PING_INTERVAL, RESOLVE_MAX, SILENCE_MAX, WRITE_TIMEOUT,
+    HISTORY_PAGE, INBOUND_BYTES_MAX, INBOUND_MAX, OUTBOUND_MAX, PING_INTERVAL, RESOLVE_MAX,
+    SILENCE_MAX, WRITE_TIMEOUT,
 };
 use crate::marks::{Change, Settled};
 use crate::store::claim::{self, Unknown};
@@ -62,7 +63,7 @@ struct Serving {
     failing: Failing,
     /// When a row that waits on its own is due.
     next_due: Option<Duration>,
-    arrivals: mpsc::Sender<Arrival>,
+    arrivals: mpsc::Sender<(Arrival, Room)>,
     /// Where the catch-up with history goes on; nothing when it is finished.
     catching_up: Option<i64>,
     /// The last that was pushed and not taken. Acknowledgements are cumulative, so that nothing
@@ -142,7 +143,8 @@ pub(super) async fn serve(
         stored,
     ));
     let (incoming, mut frames) = mpsc::channel(INBOUND_MAX);
-    let reading = tokio::spawn(read(stream, incoming, early));
+    let room = Arc::new(Semaphore::new(INBOUND_BYTES_MAX));
+    let reading = tokio::spawn(read(stream, incoming, early, room));
     let (outgoing, writing) = mpsc::channel(OUTBOUND_MAX);
     let writer = Writer { sink, meter, clock: Arc::clone(&link.clock), left: leaving };
     let writing = tokio::spawn(writer.run(writing));
@@ -280,7 +282,7 @@ fn went_back(ack: &semel_wire::frame::HelloAck, known: [Option<&Extent>; 2]) -> 
 async fn run(
     link: &mut Link,
     serving: &mut Serving,
-    frames: &mut mpsc::Receiver<Salvaged>,
+    frames: &mut mpsc::Receiver<Heard>,
     outgoing: &mpsc::Sender<FromDaemon>,
     on_disk: &mut mpsc::Receiver<Stored>,
     stop: &mut watch::Receiver<bool>,

@@ -10,12 +10,12 @@ use semel_wire::frame::{
 };
 use tokio::sync::mpsc;
 
-use super::super::arrivals::Arrival;
+use super::super::arrivals::{Arrival, Room};
 use super::super::flight::{Errand, Flying};
 use super::super::judge::{Judged, judge};
 use super::super::{Ended, Link, Loss};
 use super::fill::Look;
-use super::{Serving, Way, gone};
+use super::{Heard, Serving, Way, gone};
 use crate::limits::{ATTEMPTS_TOGETHER, FRAMES_TOGETHER};
 use crate::marks::Change;
 use crate::store::extent::Extent;
@@ -27,8 +27,8 @@ impl Serving {
     pub(super) async fn heard_all(
         &mut self,
         link: &mut Link,
-        first: Salvaged,
-        frames: &mut mpsc::Receiver<Salvaged>,
+        first: Heard,
+        frames: &mut mpsc::Receiver<Heard>,
     ) -> Result<(), Ended> {
         self.heard(link, first).await?;
         for _ in 1..FRAMES_TOGETHER {
@@ -38,21 +38,25 @@ impl Serving {
         Ok(())
     }
 
-    async fn heard(&mut self, link: &mut Link, said: Salvaged) -> Result<(), Ended> {
+    async fn heard(&mut self, link: &mut Link, heard: Heard) -> Result<(), Ended> {
         self.heard_at = link.clock.monotonic();
-        let Salvaged { frame, unread } = said;
+        let Heard { said: Salvaged { frame, unread }, room } = heard;
         for unread in &unread {
             tracing::error!(why = %unread.why, seq = unread.seq, "what came makes no sense");
         }
         let frame = match frame {
-            Some(FromBroker::Push(push)) => return self.pushed(link, push.deliveries, unread),
-            Some(FromBroker::History(history)) => return self.history(link, history, unread),
+            Some(FromBroker::Push(push)) => {
+                return self.pushed(link, push.deliveries, unread, room);
+            }
+            Some(FromBroker::History(history)) => {
+                return self.history(link, history, unread, room);
+            }
             frame => {
                 if let (None, Some(nonsense)) = (&frame, unread.first()) {
                     self.unanswered(nonsense);
                 }
                 if !unread.is_empty() {
-                    self.arrive(Arrival::Aside(unread))?;
+                    self.arrive(Arrival::Aside(unread), room)?;
                 }
                 frame
             }
@@ -132,8 +136,8 @@ impl Serving {
         }
     }
 
-    fn arrive(&self, arrival: Arrival) -> Result<(), Ended> {
-        let sent = self.arrivals.try_send(arrival);
+    fn arrive(&self, arrival: Arrival, room: Room) -> Result<(), Ended> {
+        let sent = self.arrivals.try_send((arrival, room));
         sent.map_err(|_| gone(Loss::Protocol, "too much arrived"))
     }
 
@@ -143,6 +147,7 @@ impl Serving {
         link: &Link,
         deliveries: Vec<Delivery>,
         unread: Vec<Unread>,
+        room: Room,
     ) -> Result<(), Ended> {
         let seqs = deliveries.iter().map(|delivery| delivery.seq);
         let seqs = seqs.chain(unread.iter().filter_map(|unread| unread.seq));
@@ -154,10 +159,16 @@ impl Serving {
             }
             self.untaken = None;
         }
-        self.arrive(Arrival::Pushed { deliveries, unread })
+        self.arrive(Arrival::Pushed { deliveries, unread }, room)
     }
 
-    fn history(&mut self, link: &Link, history: History, unread: Vec<Unread>) -> Result<(), Ended> {
+    fn history(
+        &mut self,
+        link: &Link,
+        history: History,
+        unread: Vec<Unread>,
+        room: Room,
+    ) -> Result<(), Ended> {
         (self.history_asked, self.history_unread) = (false, false);
         if link.inbox.is_full() {
             // It is asked for again once there is room.
@@ -166,12 +177,13 @@ impl Serving {
         // What was in the inbox before it was lost is no news.
         let known_to = Extent::after(link.rebuild_to.as_ref(), &self.store_epoch);
         let rebuilt = history.deliveries.last().is_some_and(|last| last.seq <= known_to);
-        self.arrive(Arrival::History {
+        let page = Arrival::History {
             deliveries: history.deliveries,
             unread,
             way: if rebuilt { Way::Rebuilt } else { Way::Live },
             next_after_seq: history.next_after_seq,
-        })
+        };
+        self.arrive(page, room)
     }
 
     async fn resolved(&mut self, link: &mut Link, result: ResolveResult) {

@@ -9,33 +9,45 @@ use semel_core::clock::Clock;
 use semel_core::code::Code;
 use semel_core::refusal::Refusal;
 use semel_wire::frame::{FromBroker, FromDaemon, Push, Salvaged, Unread};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
+use super::super::arrivals::Room;
 use super::super::connect::FRAME_BYTES_MAX;
 use super::super::meter::Meter;
-use crate::limits::WRITE_TIMEOUT;
+use crate::limits::{INBOUND_BYTES_MAX, WRITE_TIMEOUT};
 
 type Sink = SplitSink<tokio_tungstenite::WebSocketStream<Box<dyn crate::dial::Stream>>, Message>;
 type Source = SplitStream<tokio_tungstenite::WebSocketStream<Box<dyn crate::dial::Stream>>>;
 
-/// Hands frames over in the order in which they came, until either end is gone. What makes no sense
-/// goes along: it is kept, and ends nothing.
+/// A frame, and the room that it takes until what it says is handled; what came before there was
+/// any has none.
+pub(super) struct Heard {
+    pub(super) said: Salvaged,
+    pub(super) room: Room,
+}
+
+/// Hands frames over in the order in which they came, until either end is gone; nothing more is
+/// read while there is no room. What makes no sense goes along: it is kept, and ends nothing.
 pub(super) async fn read(
     mut stream: Source,
-    incoming: mpsc::Sender<Salvaged>,
+    incoming: mpsc::Sender<Heard>,
     early: Vec<Salvaged>,
+    room: Arc<Semaphore>,
 ) {
-    for frame in early {
-        if incoming.send(verified(frame)).await.is_err() {
+    for said in early {
+        if incoming.send(Heard { said: verified(said), room: None }).await.is_err() {
             return;
         }
     }
     while let Some(Ok(message)) = stream.next().await {
         let Message::Text(text) = message else { continue };
-        let frame = FromBroker::salvage(text.as_bytes(), FRAME_BYTES_MAX);
-        if incoming.send(verified(frame)).await.is_err() {
+        let bytes = u32::try_from(text.len().min(INBOUND_BYTES_MAX)).unwrap_or(u32::MAX);
+        let Ok(room) = Arc::clone(&room).acquire_many_owned(bytes).await else { return };
+        let said = FromBroker::salvage(text.as_bytes(), FRAME_BYTES_MAX);
+        let heard = Heard { said: verified(said), room: Some(room) };
+        if incoming.send(heard).await.is_err() {
             return;
         }
     }
@@ -94,5 +106,41 @@ impl Writer {
         let bye = CloseFrame { code: 1000.into(), reason: "".into() };
         let bye = self.sink.send(Message::Close(Some(bye)));
         let _ = tokio::time::timeout(WRITE_TIMEOUT, bye).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio_tungstenite::WebSocketStream;
+    use tokio_tungstenite::tungstenite::protocol::Role;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_to_be_handled_has_a_bound_in_bytes() {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let ours: Box<dyn crate::dial::Stream> = Box::new(ours);
+        let ours = WebSocketStream::from_raw_socket(ours, Role::Client, None).await;
+        let mut theirs = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
+        let room = Arc::new(Semaphore::new(1000));
+        let (incoming, mut frames) = mpsc::channel(100);
+        let early = vec![FromBroker::salvage(b"{}", 100)];
+        let reading = tokio::spawn(read(ours.split().1, incoming, early, Arc::clone(&room)));
+        for _ in 0..3 {
+            theirs.send(Message::Text("x".repeat(600).into())).await.expect("a reader");
+        }
+        let early = frames.recv().await.expect("it waits");
+        assert!(early.room.is_none());
+        let first = frames.recv().await.expect("there is room");
+        while room.available_permits() != 0 {
+            // The next one has taken what there is, and waits for the rest.
+            tokio::task::yield_now().await;
+        }
+        assert!(frames.recv().now_or_never().is_none(), "both would be too much");
+        drop(first);
+        assert!(frames.recv().await.expect("there is room").room.is_some());
+        drop(frames);
+        reading.await.expect("it ends");
     }
 }

@@ -12,7 +12,7 @@ use semel_store::StoreError;
 use semel_store::sqlite::OnUncertain;
 use semel_testkit::clock::SimClock;
 use semel_wire::features::Negotiated;
-use semel_wire::frame::{HelloAck, ResolveResult};
+use semel_wire::frame::{HelloAck, ResolveResult, Salvaged};
 use semel_wire::place::{BrokerPlace, Plain};
 use uuid::Uuid;
 
@@ -160,8 +160,41 @@ async fn what_is_given_up_while_the_broker_is_asked_is_asked_about_next() {
     let result = FromBroker::ResolveResult(ResolveResult { request_id, items: Vec::new() });
     let said = Salvaged { frame: Some(result), unread: Vec::new() };
     let (_frames, mut none) = mpsc::channel(1);
-    bench.serving.heard_all(&mut bench.link, said, &mut none).await.ok().unwrap();
+    bench.serving.heard_all(&mut bench.link, heard(said, None), &mut none).await.ok().unwrap();
     assert_eq!(bench.resolves(), 2);
+}
+
+fn heard(said: Salvaged, room: Option<tokio::sync::OwnedSemaphorePermit>) -> Heard {
+    Heard { said, room }
+}
+
+/// What has come and is not in the inbox yet is in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_arrives_holds_its_room_until_it_is_stored() {
+    let mut bench = Bench::new().await;
+    let (arrivals, mut arriving) = mpsc::channel(10);
+    bench.serving.arrivals = arrivals;
+    let (_frames, mut none) = mpsc::channel(1);
+    let room = Arc::new(Semaphore::new(100));
+    let held = || Arc::clone(&room).try_acquire_many_owned(10).ok();
+    for text in [r#"{"type":"push","deliveries":[]}"#, "nonsense"] {
+        let said = FromBroker::salvage(text.as_bytes(), 1 << 10);
+        bench
+            .serving
+            .heard_all(&mut bench.link, heard(said, held()), &mut none)
+            .await
+            .ok()
+            .unwrap();
+    }
+    assert_eq!(room.available_permits(), 80);
+    let pong = r#"{"type":"pong","id":1}"#;
+    let said = FromBroker::salvage(pong.as_bytes(), 1 << 10);
+    bench.serving.heard_all(&mut bench.link, heard(said, held()), &mut none).await.ok().unwrap();
+    assert_eq!(room.available_permits(), 80, "it is over at once");
+    for left in [90, 100] {
+        drop(arriving.recv().await);
+        assert_eq!(room.available_permits(), left);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,7 +206,7 @@ async fn a_question_whose_answer_makes_no_sense_is_over() {
     for nonsense in [r#"{"type":"history","request_id":"?"}"#, "nonsense"] {
         bench.serving.history_asked = true;
         let said = FromBroker::salvage(nonsense.as_bytes(), 1 << 10);
-        bench.serving.heard_all(&mut bench.link, said, &mut none).await.ok().unwrap();
+        bench.serving.heard_all(&mut bench.link, heard(said, None), &mut none).await.ok().unwrap();
         assert!(!bench.serving.history_asked, "{nonsense}");
     }
     for (nonsense, over) in [
@@ -185,7 +218,7 @@ async fn a_question_whose_answer_makes_no_sense_is_over() {
         let (reply, _hears) = oneshot::channel();
         bench.serving.asked.insert(7, reply);
         let said = FromBroker::salvage(nonsense.as_bytes(), 1 << 10);
-        bench.serving.heard_all(&mut bench.link, said, &mut none).await.ok().unwrap();
+        bench.serving.heard_all(&mut bench.link, heard(said, None), &mut none).await.ok().unwrap();
         assert_eq!(bench.serving.asked.is_empty(), over, "{nonsense}");
     }
 }
