@@ -198,8 +198,8 @@ impl Api {
         text
     }
 
-    /// How the parts are, by their names: `ok` or `failing`, and what they say besides. Who does not
-    /// say it in time is not well.
+    /// How the parts are, by their names: `ok` or `failing`, and what they say besides. Who does
+    /// not say it in time is not well.
     pub async fn parts_health(&self) -> Map<String, Value> {
         let mut all = Map::new();
         for (name, looking) in self.parts.iter().filter_map(Part::health) {

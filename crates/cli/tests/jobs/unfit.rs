@@ -1,5 +1,5 @@
-//! An engine whose database takes no commit, or is away, says so, alone and under `semel up`, and so
-//! does `semel doctor`. A database that was made read-only answers every read.
+//! An engine whose database takes no commit, or is away, says so, alone and under `semel up`, and
+//! so does `semel doctor`. A database that was made read-only answers every read.
 
 use std::process::Command;
 

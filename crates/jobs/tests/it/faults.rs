@@ -1,9 +1,9 @@
-//! What engines and people write to the jobs' PostgreSQL store, with every fault at every request of
-//! it and once more in what recovers from that (`semel_testkit::faults`). While a request is held up
-//! the lease passes and another engine takes what it can. Every word of a person, and the end of a
-//! question that nobody has answered, is one transaction, which differs in what it decides alone;
-//! so is every move, whichever way it goes. What a store forgets of breakers, and what a restore
-//! notes, is not here.
+//! What engines and people write to the jobs' PostgreSQL store, with every fault at every request
+//! of it and once more in what recovers from that (`semel_testkit::faults`). While a request is
+//! held up the lease passes and another engine takes what it can. Every word of a person, and the
+//! end of a question that nobody has answered, is one transaction, which differs in what it decides
+//! alone; so is every move, whichever way it goes. What a store forgets of breakers, and what a
+//! restore notes, is not here.
 //!
 //! Afterwards no job is half there, nobody was told that it has a job which is another's, what was
 //! said of a write is true, and the pool is usable.

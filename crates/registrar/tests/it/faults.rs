@@ -1,6 +1,6 @@
 //! What callers and operators write to the registrar's PostgreSQL store, with every fault at every
-//! request of it and once more in what recovers from that (`semel_testkit::faults`). While a request
-//! is held up another registrar is asked for the same. What a restore notes is not here.
+//! request of it and once more in what recovers from that (`semel_testkit::faults`). While a
+//! request is held up another registrar is asked for the same. What a restore notes is not here.
 //!
 //! Afterwards an effect is there with all that belongs to it or not at all, nobody was told
 //! otherwise, and the pool is usable.

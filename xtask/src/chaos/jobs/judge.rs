@@ -125,8 +125,8 @@ impl Verdict {
         *self == Self { asked, completed, ..Self::default() }
     }
 
-    /// Jobs in the engines' lists to which something must still happen, and what is wrong with those
-    /// of which no caller was told.
+    /// Jobs in the engines' lists to which something must still happen, and what is wrong with
+    /// those of which no caller was told.
     pub(crate) fn add(&mut self, unfinished: Vec<String>, strangers: Vec<String>) {
         self.unfinished += unfinished.len() as u64;
         self.undone_but_done += strangers.len() as u64;
