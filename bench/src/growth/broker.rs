@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use semel_broker::store::{Arrived, Take, Taken};
+use semel_broker::store::{Arrived, Asked, Take, Taken};
 use semel_core::clock::Reading;
 use semel_core::envelope::{Destination, DestinationKind};
 
@@ -151,8 +151,9 @@ impl Messages {
         let (store, mesh, to) = (&self.sender.store, &self.sender.mesh, self.sender.recipient);
         let mut delivered = 0;
         loop {
-            let page =
-                store.deliveries(mesh.mesh_id, to.as_uuid(), self.delivered_to, PAGE).await?.whole;
+            let (recipient, after_seq) = (to.as_uuid(), self.delivered_to);
+            let asked = [Asked { recipient, after_seq, limit: PAGE }];
+            let page = store.deliveries_of(mesh.mesh_id, &asked).await?.messages.whole;
             let Some(last) = page.last() else { break };
             let after = std::mem::replace(&mut self.delivered_to, last.seq);
             let arrived = Arrived { recipient: to.as_uuid(), after, seq: last.seq };

@@ -114,19 +114,7 @@ pub struct Acked {
 
 /// Calls the same method of whichever store it is.
 impl Store {
-    /// What waits for a recipient after `after_seq`, in order.
-    pub async fn deliveries(
-        &self,
-        mesh_id: MeshId,
-        recipient: Uuid,
-        after_seq: i64,
-        limit: i64,
-    ) -> Result<Messages, StoreError> {
-        let asked = [Asked { recipient, after_seq, limit }];
-        Ok(self.deliveries_of(mesh_id, &asked).await?.messages)
-    }
-
-    /// The same for several recipients, of one moment: a message that many get is read once.
+    /// What waits for recipients, in order and of one moment: a message that many get is read once.
     pub async fn deliveries_of(
         &self,
         mesh_id: MeshId,
@@ -141,24 +129,9 @@ impl Store {
         }
     }
 
-    /// The recipient has everything up to `seq`. Says how many deliveries that ended.
-    pub async fn deliveries_done(
-        &self,
-        mesh_id: MeshId,
-        recipient: Uuid,
-        seq: i64,
-    ) -> Result<u64, StoreError> {
-        match self {
-            Self::Sqlite(store) => store.deliveries_done(mesh_id, recipient, seq).await,
-            Self::Postgres(store) => {
-                let _turn = store.delivering().await;
-                store.deliveries_done(mesh_id, recipient, seq).await
-            }
-        }
-    }
-
-    /// The same for several recipients and without haste: on SQLite it goes along with the next
-    /// commit. Its loss is harmless, because what is delivered again is known to its receiver.
+    /// Recipients have everything up to a number. Says how many deliveries that ended. It has no
+    /// haste: on SQLite it goes along with the next commit. Its loss is harmless, because what is
+    /// delivered again is known to its receiver.
     pub async fn deliveries_done_along(
         &self,
         mesh_id: MeshId,

@@ -91,14 +91,14 @@ async fn observe(mut f: Fixture, steps: &[Step], handing: Handing) -> Vec<String
             }
             Step::Acknowledge { member, seq } => {
                 let recipient = f.members[*member].as_uuid();
-                let done = f.store.deliveries_done(f.mesh_id, recipient, *seq).await.unwrap();
+                let done = f.done(recipient, *seq).await;
                 seen.push(format!("acknowledged {done}"));
             }
         }
     }
     for member in 0..3 {
         let recipient = f.members[member].as_uuid();
-        let waiting = f.store.deliveries(f.mesh_id, recipient, 0, 1000).await.unwrap();
+        let waiting = support::deliveries(&f.store, f.mesh_id, recipient, (0, 1000)).await.unwrap();
         seen.extend(
             waiting.whole.iter().map(|delivery| format!("{member} waits for {delivery:?}")),
         );

@@ -313,7 +313,9 @@ async fn who_reads_deliveries_leaves_connections_to_others() {
     let recipient = fixture.members[0].as_uuid();
     let readers = (0..200).map(|_| {
         let (store, mesh_id) = (fixture.store.clone(), fixture.mesh_id);
-        tokio::spawn(async move { store.deliveries(mesh_id, recipient, 0, 10).await.is_ok() })
+        tokio::spawn(async move {
+            support::deliveries(&store, mesh_id, recipient, (0, 10)).await.is_ok()
+        })
     });
     let readers: Vec<_> = readers.collect();
     let sql = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database

@@ -1,5 +1,6 @@
-//! Every transaction of the broker's PostgreSQL store, with every fault at every request of it and
-//! once more in what recovers from that (`semel_testkit::faults`).
+//! What daemons, brokers and people write to the broker's PostgreSQL store while it serves, with
+//! every fault at every request of it and once more in what recovers from that
+//! (`semel_testkit::faults`). What only an operator's command writes is not here.
 //!
 //! Afterwards nothing is half there, what was said of a write is true, the same request again ends
 //! in one effect, and the pool is usable.
@@ -10,7 +11,8 @@ use std::time::Duration;
 use semel_broker::accept::{AcceptItem, Session, Verdict};
 use semel_broker::housekeeping::check_once;
 use semel_broker::store::{
-    Greeted, Join, Joined, Live, NewInvite, PostgresStore, Role, Store, Take, Taken,
+    Arrived, Asked, Deleted, Deleter, Ended, Greeted, InUse, Join, Joined, Live, MemberStatus,
+    NewInvite, PostgresStore, Role, Store, Take, Taken,
 };
 use semel_core::clock::UnixMs;
 use semel_store::{Fate, StoreError};
@@ -233,16 +235,20 @@ async fn what_was_not_acknowledged_is_delivered() {
         }
     };
     let tried = each(more, async |faulty, f| {
-        let recipient = f.members[1].as_uuid();
-        let push = async || f.store.deliveries(f.mesh_id, recipient, 0, 10).await;
-        let done = async || f.store.deliveries_done(f.mesh_id, recipient, 1).await;
+        let [first, recipient] = [0, 1].map(|member| f.members[member].as_uuid());
+        let asked =
+            [recipient, first].map(|recipient| Asked { recipient, after_seq: 0, limit: 10 });
+        let push = async || f.store.deliveries_of(f.mesh_id, &asked).await;
+        let arrived = [Arrived { recipient, after: 0, seq: 1 }];
+        let done = async || f.store.deliveries_done_along(f.mesh_id, &arrived).await;
         let acked =
             async || f.store.deliveries_acked(f.mesh_id, &f.sessions[1], (0, 2), pulse(NOW)).await;
         let life =
             async { (until_told(push).await, until_told(done).await, until_told(acked).await) };
         let (pushed, done, acked) = during((faulty, f), life, std::future::ready(())).await;
         for pushed in pushed.into_iter().flatten() {
-            assert_eq!(pushed.whole.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2, 3]);
+            assert_eq!(pushed.seqs, [[1, 2, 3], [1, 2, 3]]);
+            assert_eq!(pushed.messages.whole.len(), 3, "each of them once");
         }
         let waiting = f.waiting(1).await;
         assert!(waiting.contains(&3), "it was never acknowledged: {waiting:?}");
@@ -257,6 +263,29 @@ async fn what_was_not_acknowledged_is_delivered() {
     })
     .await;
     assert!(tried.requests > 3, "{tried:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_said_waits_or_is_set_aside() {
+    let more = async |f: &Fixture| {
+        assert!(is_there(&f.accept_one(f.item(0, "large", TOPIC, "hi")).await));
+    };
+    let tried = each(more, async |faulty, f| {
+        let recipient = f.members[1].as_uuid();
+        let set_aside =
+            async || f.store.deliveries_set_aside(f.mesh_id, recipient, &[1], "large", NOW).await;
+        let told = during((faulty, f), until_told(set_aside), std::future::ready(())).await;
+        let is_aside = count(faulty, "SELECT count(*) FROM mesh.delivery_set_aside").await == 1;
+        assert_eq!(is_aside, f.waiting(1).await.is_empty(), "neither or both: {told:?}");
+        assert!(told.iter().all(Result::is_err) || is_aside, "set aside, and there: {told:?}");
+        assert!(!is_undone(&told) || !is_aside, "undone, and set aside: {told:?}");
+        assert_eq!(set_aside().await.unwrap(), u64::from(!is_aside), "{told:?}");
+        assert_eq!((f.waiting(1).await, f.waiting(0).await), (vec![], vec![1]));
+        // Somebody has looked at it: a check would tell of it.
+        f.plant("DELETE FROM mesh.delivery_set_aside").await;
+    })
+    .await;
+    assert!(tried.requests > 2, "{tried:?}");
 }
 
 /// Every lease that is written is over, unless somebody is writing it.
@@ -395,4 +424,90 @@ async fn an_invite_for_one_lets_one_in() {
     })
     .await;
     assert!(tried.requests > 3, "{tried:?}");
+}
+
+/// What was told of an end: whether this has ended it.
+type Told = Vec<Result<bool, Fate>>;
+
+/// It has ended with all that is its own, or not at all, and the trail says so once.
+async fn ended_whole(faulty: &Faulty, told: &Told, [there, own, trail]: [&str; 3]) {
+    let (there, own) = (count(faulty, there).await, count(faulty, own).await);
+    let trail = count(faulty, trail).await;
+    assert_eq!((own > 0, trail), (there == 1, 1 - there), "{told:?}");
+    assert!(!is_undone(told) || there == 1, "undone, and gone: {told:?}");
+    assert!(told.iter().all(Result::is_err) || there == 0, "ended, and there: {told:?}");
+    let may_be = told.contains(&Err(Fate::Uncertain));
+    assert!(may_be || !told.contains(&Ok(false)), "nobody else has ended it: {told:?}");
+}
+
+/// Ends it with a fault, and then without one: it has ended once.
+async fn ends_whole(
+    rows: [&'static str; 3],
+    end: impl AsyncFn(&Fixture) -> Result<bool, StoreError>,
+) {
+    let more = async |f: &Fixture| {
+        assert!(is_there(&f.accept_one(f.item(0, "work", WORK, "hi")).await));
+    };
+    let tried = each(more, async |faulty, f| {
+        let ending = until_told(async || end(f).await);
+        let told = during((faulty, f), ending, std::future::ready(())).await;
+        ended_whole(faulty, &told, rows).await;
+        let again = end(f).await.unwrap();
+        assert!(!(again && told.contains(&Ok(true))), "ended twice: {told:?}");
+        assert_eq!((count(faulty, rows[0]).await, count(faulty, rows[2]).await), (0, 1));
+    })
+    .await;
+    assert!(tried.requests > 3, "{tried:?}");
+}
+
+const BY_OPERATOR: (Deleter, InUse) = (Deleter { member_id: None, may_all: true }, InUse::End);
+
+fn is_done(deleted: Deleted) -> bool {
+    match deleted {
+        Deleted::Done => true,
+        Deleted::NotFound => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_ends_with_its_subscriptions_and_once() {
+    let rows = [
+        "SELECT count(*) FROM mesh.topic WHERE name = 'builds'",
+        "SELECT count(*) FROM mesh.topic_subscription",
+        "SELECT count(*) FROM mesh.audit_event WHERE kind = 'topic_deleted'",
+    ];
+    let end = async |f: &Fixture| {
+        f.store.topic_delete(f.mesh_id, TOPIC.1, BY_OPERATOR, f.audited()).await.map(is_done)
+    };
+    ends_whole(rows, end).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_ends_with_its_work_and_once() {
+    let rows = [
+        "SELECT count(*) FROM mesh.queue WHERE name = 'work'",
+        "SELECT count(*) FROM mesh.delivery_queue",
+        "SELECT count(*) FROM mesh.audit_event WHERE kind = 'queue_deleted'",
+    ];
+    let end = async |f: &Fixture| {
+        f.store.queue_delete(f.mesh_id, WORK.1, BY_OPERATOR, f.audited()).await.map(is_done)
+    };
+    ends_whole(rows, end).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_ends_with_its_keys_and_once() {
+    let rows = [
+        "SELECT count(*) - 2 FROM mesh.member WHERE status = 'active'",
+        "SELECT count(*) - 2 FROM mesh.member_key WHERE status <> 'revoked'",
+        "SELECT count(*) FROM mesh.audit_event WHERE kind = 'member_revoked'",
+    ];
+    let end = async |f: &Fixture| {
+        let (member, revoked) = (f.members[2], MemberStatus::Revoked);
+        let ended = f.store.member_end(f.mesh_id, member, revoked, f.audited()).await?;
+        assert_ne!(ended, Ended::LastOwner);
+        Ok(ended == Ended::Done)
+    };
+    ends_whole(rows, end).await;
 }

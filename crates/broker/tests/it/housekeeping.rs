@@ -211,7 +211,7 @@ async fn clean(f: &Fixture) {
         let now = day(2 * number);
         mix(f, now, round).await;
         let acknowledged = f.members[0].as_uuid();
-        f.store.deliveries_done(f.mesh_id, acknowledged, 3 * number).await.unwrap();
+        f.done(acknowledged, 3 * number).await;
         let report = check(f, now).await;
         assert!(report.is_clean() && report.rows > 0, "before the sweep: {report:?}");
         sweep_once(&f.store, &[mesh(f).await], now).await;

@@ -92,7 +92,7 @@ async fn the_oldest_delivery_is_shown() {
         // To two members, the first of whom has it.
         fixture.accept(vec![fixture.item(0, "one", TOPIC, "hi")]).await;
         let recipient = fixture.members[0].as_uuid();
-        fixture.store.deliveries_done(fixture.mesh_id, recipient, 1).await.unwrap();
+        fixture.done(recipient, 1).await;
         let mut later = fixture.item(0, "two", TOPIC, "hi");
         // An id begins with its time: a minute later.
         let id = later.broker_message_id.as_uuid().as_u128() + (60_000 << 80);
@@ -101,10 +101,10 @@ async fn the_oldest_delivery_is_shown() {
         clock.advance(Duration::from_secs(90));
         shown("90").await;
         let recipient = fixture.members[1].as_uuid();
-        fixture.store.deliveries_done(fixture.mesh_id, recipient, 2).await.unwrap();
+        fixture.done(recipient, 2).await;
         shown("30").await;
         let recipient = fixture.members[0].as_uuid();
-        fixture.store.deliveries_done(fixture.mesh_id, recipient, 2).await.unwrap();
+        fixture.done(recipient, 2).await;
         shown("0").await;
     }
 }

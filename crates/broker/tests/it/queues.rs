@@ -305,8 +305,9 @@ async fn visible(f: &Fixture) {
     assert_eq!(history(f, 2, 0, 10).await, [3]);
     // Byte for byte what a delivery says, also after its acknowledgement.
     let member = f.members[1];
-    let waiting = f.store.deliveries(f.mesh_id, member.as_uuid(), 0, 10).await.unwrap();
-    f.store.deliveries_done(f.mesh_id, member.as_uuid(), 6).await.unwrap();
+    let waiting =
+        support::deliveries(&f.store, f.mesh_id, member.as_uuid(), (0, 10)).await.unwrap();
+    f.done(member.as_uuid(), 6).await;
     let page = f.store.history(f.mesh_id, member, 0, 10, PLENTY).await.unwrap();
     assert_eq!((page.deliveries, page.next_after_seq), (waiting.whole, None));
 }

@@ -242,10 +242,11 @@ async fn acknowledged(f: &Fixture) {
         history_id(&f.accept_one(f.item(0, id, TOPIC, "hi")).await);
     }
     let recipient = f.members[1].as_uuid();
-    assert_eq!(f.store.deliveries_done(f.mesh_id, recipient, 2).await.unwrap(), 2);
+    assert_eq!(f.done(recipient, 2).await, 2);
     assert_eq!(f.waiting(1).await, [3]);
     assert_eq!(f.waiting(0).await, [1, 2, 3]);
-    let page = f.store.deliveries(f.mesh_id, f.members[0].as_uuid(), 1, 1).await.unwrap();
+    let page =
+        support::deliveries(&f.store, f.mesh_id, f.members[0].as_uuid(), (1, 1)).await.unwrap();
     assert_eq!(page.whole.iter().map(|d| d.seq).collect::<Vec<_>>(), [2]);
 }
 
@@ -280,7 +281,8 @@ async fn reads_back(f: &Fixture) {
     item.fingerprint = Fingerprint::with_body_hash(&item.envelope, BodyHash([9; 32]));
     item.mentions = vec![pubkey(1), pubkey(99)];
     history_id(&f.accept_one(item.clone()).await);
-    let found = f.store.deliveries(f.mesh_id, f.members[2].as_uuid(), 0, 10).await.unwrap();
+    let found =
+        support::deliveries(&f.store, f.mesh_id, f.members[2].as_uuid(), (0, 10)).await.unwrap();
     let [delivery] = found.whole.as_slice() else { panic!("{found:?}") };
     assert_eq!(delivery.client_message_id, item.client_message_id);
     assert_eq!(delivery.broker_message_id, item.broker_message_id);

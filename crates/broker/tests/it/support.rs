@@ -7,7 +7,8 @@ use std::time::Duration;
 use semel_broker::accept::{AcceptBatch, AcceptItem, DedupeMode, Held, Session, Verdict};
 use semel_broker::limits::GHOST_AFTER;
 use semel_broker::store::{
-    Audited, Greeted, NewMember, NewSession, PostgresStore, Pulse, Role, SqliteStore, Store,
+    Arrived, Asked, Audited, Greeted, Messages, NewMember, NewSession, PostgresStore, Pulse, Role,
+    SqliteStore, Store,
 };
 use semel_core::clock::{Reading, UnixMs};
 use semel_core::envelope::{Destination, DestinationKind, Envelope};
@@ -16,10 +17,12 @@ use semel_core::hex::Hex;
 use semel_core::id::{ClientMessageId, MemberId, MeshId, UuidId};
 use semel_core::mint::IdMint;
 use semel_crypto::keys::KeyPair;
+use semel_store::StoreError;
 use semel_store::postgres::PostgresOptions;
 use semel_testkit::clock::SimClock;
 use semel_testkit::proxy::Proxy;
 use semel_testkit::servers;
+use uuid::Uuid;
 
 pub(crate) const NOW: UnixMs = UnixMs(1_800_000_000_000);
 
@@ -78,7 +81,7 @@ pub(crate) async fn sqlite_in(folder: &std::path::Path) -> Fixture {
 }
 
 pub(crate) async fn open_sqlite(folder: &std::path::Path) -> Store {
-    let on_uncertain = Arc::new(|error: &semel_store::StoreError| panic!("{error}"));
+    let on_uncertain = Arc::new(|error: &StoreError| panic!("{error}"));
     let path = folder.join("broker.db");
     let store = SqliteStore::open(&path, "epoch-1".to_owned(), NOW, on_uncertain).await.unwrap();
     Store::Sqlite(Arc::new(store))
@@ -229,8 +232,8 @@ impl Fixture {
             mesh_id: self.mesh_id,
             pubkey: pubkey(number),
             key_id: format!("key-{number}"),
-            instance_id: UuidId::new(uuid::Uuid::from_u128(100 + instance as u128)),
-            broker_id: UuidId::new(uuid::Uuid::from_u128(7)),
+            instance_id: UuidId::new(Uuid::from_u128(100 + instance as u128)),
+            broker_id: UuidId::new(Uuid::from_u128(7)),
             hello_nonce: Hex([u8::try_from(instance).unwrap(); 16]),
             host_fingerprint: None,
             retire: Vec::new(),
@@ -297,7 +300,24 @@ impl Fixture {
     /// The history numbers that wait for a member.
     pub(crate) async fn waiting(&self, member: usize) -> Vec<i64> {
         let recipient = self.members[member].as_uuid();
-        let found = self.store.deliveries(self.mesh_id, recipient, 0, 10_000).await.unwrap();
+        let found = deliveries(&self.store, self.mesh_id, recipient, (0, 10_000)).await.unwrap();
         found.whole.iter().map(|delivery| delivery.seq).collect()
     }
+
+    /// A recipient has everything up to `seq`; how many deliveries that ended.
+    pub(crate) async fn done(&self, recipient: Uuid, seq: i64) -> u64 {
+        let arrived = [Arrived { recipient, after: 0, seq }];
+        self.store.deliveries_done_along(self.mesh_id, &arrived).await.unwrap()
+    }
+}
+
+/// What waits for one recipient, so many at the most.
+pub(crate) async fn deliveries(
+    store: &Store,
+    mesh_id: MeshId,
+    recipient: Uuid,
+    (after_seq, limit): (i64, i64),
+) -> Result<Messages, StoreError> {
+    let asked = [Asked { recipient, after_seq, limit }];
+    Ok(store.deliveries_of(mesh_id, &asked).await?.messages)
 }

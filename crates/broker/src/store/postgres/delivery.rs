@@ -129,15 +129,6 @@ impl PostgresStore {
         Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
     }
 
-    pub(in crate::store) async fn deliveries_done(
-        &self,
-        mesh_id: MeshId,
-        recipient: Uuid,
-        seq: i64,
-    ) -> Result<u64, StoreError> {
-        self.execute(DONE, &[&mesh_id.as_uuid(), &recipient, &0_i64, &seq]).await
-    }
-
     pub(in crate::store) async fn deliveries_done_along(
         &self,
         mesh_id: MeshId,

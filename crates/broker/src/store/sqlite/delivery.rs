@@ -115,16 +115,6 @@ impl SqliteStore {
         read.await
     }
 
-    pub(in crate::store) async fn deliveries_done(
-        &self,
-        mesh_id: MeshId,
-        recipient: Uuid,
-        seq: i64,
-    ) -> Result<u64, StoreError> {
-        let arrived = Arrived { recipient, after: 0, seq };
-        self.sqlite.write(move |tx| done_in_tx(tx, mesh_id, &arrived)).await
-    }
-
     pub(in crate::store) async fn deliveries_done_along(
         &self,
         mesh_id: MeshId,
