@@ -157,12 +157,12 @@ async fn a_damaged_file_is_found_by_a_check_and_nothing_else_is_taken_for_a_back
     std::fs::write(&other, "no database").unwrap();
     let refused = job(&home, &["restore", "--force", "--in", &other]);
     assert_eq!(refused.status.code(), Some(78), "{refused:?}");
-    damage(&file, "failure_audit");
+    damage(&file, "verification");
     let found = job(&home, &["check"]);
     assert_eq!(found.status.code(), Some(1), "{found:?}");
     assert!(String::from_utf8_lossy(&found.stderr).contains("semel job restore --in BACKUP"));
 
-    // Nobody uses that table now; after an unclean stop it is found all the same.
+    // A start and a job do not read that table; after an unclean stop it is found all the same.
     let mut engine = home.serve();
     let pause = json!({"id": "a", "gear": "wait", "action": "sleep", "params": {"ms": 1}});
     let id = engine.run(&[pause]).await;

@@ -85,3 +85,17 @@ fn every_rule_is_needed() {
         assert_eq!(violated, *broken, "without {rule:?}");
     }
 }
+
+/// The table in `docs/model.md` says what the model finds.
+#[test]
+fn the_page_lists_every_case() {
+    let page = include_str!("../../../../docs/model.md");
+    let first = "| rule of jobs |";
+    let rows = page.lines().skip_while(|line| !line.starts_with(first)).skip(2);
+    let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(rows.len(), CASES.len());
+    for (row, (rule, broken)) in rows.iter().zip(CASES) {
+        let (start, end) = (format!("| `{rule:?}` |"), format!("| `{broken:?}` |"));
+        assert!(row.starts_with(&start) && row.ends_with(&end), "{row}: {start} … {end}");
+    }
+}
