@@ -34,9 +34,9 @@ pub fn shown_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Whether a name looks like what it is.
+/// Whether a name looks like what it is: blanks at its ends look like nothing.
 pub fn is_plain_name(text: &str) -> bool {
-    !text.contains(is_strange)
+    !text.contains(is_strange) && text.trim() == text
 }
 
 fn spelled(text: &str, strange: impl Fn(char) -> bool + Copy) -> Cow<'_, str> {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_plain_is_not_copied() {
-        for text in ["", "bob", "Zoë Ångström", "日本語", "a b~", "👩", "\u{a0}"] {
+        for text in ["", "bob", "Zoë Ångström", "日本語", "a b~", "👩", "a\u{a0}b"] {
             assert!(matches!(shown(text), Cow::Borrowed(_)), "{text:?}");
             assert!(is_plain_name(text), "{text:?}");
         }
@@ -108,7 +108,14 @@ mod tests {
         }
         for c in ['\u{61b}', '\u{61d}', '\u{200a}', '\u{2010}', '\u{2027}', '\u{202f}', '\u{206a}']
         {
-            assert!(is_plain_name(&c.to_string()), "{c:?}");
+            assert!(is_plain_name(&format!("a{c}b")), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn blanks_at_the_ends_of_a_name_look_like_nothing() {
+        for name in [" ", "me ", " me", "me\u{a0}", "\u{2003}me"] {
+            assert!(!is_plain_name(name), "{name:?}");
         }
     }
 

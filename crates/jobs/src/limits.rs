@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// Bytes of a plan, of parameters, of a result, of a gear's line (jobs.md §11).
 pub const DOCUMENT_BYTES_MAX: usize = 1024 * 1024;
+/// Lists and objects inside each other in a result: with what stands around it, it can be read by
+/// whoever reads no more than 128, as most do.
+pub const RESULT_DEPTH_MAX: usize = 64;
 /// Bytes of the results of all steps of a job together: they are held while it is under way.
 pub const RESULTS_BYTES_MAX: usize = 32 * DOCUMENT_BYTES_MAX;
 /// Bytes from which a document is worth a warning.

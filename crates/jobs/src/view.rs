@@ -102,6 +102,8 @@ struct Told<'a> {
     step: &'a Step,
     line: Option<&'a Execution>,
     skipped: bool,
+    /// The job has ended.
+    is_over: bool,
 }
 
 impl Told<'_> {
@@ -109,6 +111,7 @@ impl Told<'_> {
         match self.line.map(|line| line.status) {
             Some(status) => status.as_str(),
             None if self.skipped => "skipped",
+            None if self.is_over => "not_run",
             None => "waiting",
         }
     }
@@ -167,7 +170,8 @@ fn told<'a>(kept: &'a Kept, plan: &'a Plan) -> Vec<Told<'a>> {
             None => Outcome::Skipped,
         };
         outcomes.insert(step.id.clone(), outcome);
-        all.push(Told { step, line, skipped });
+        let is_over = kept.job.state.status.is_terminal();
+        all.push(Told { step, line, skipped, is_over });
     }
     all
 }

@@ -28,20 +28,22 @@ impl Parameters {
             return Err("has an @ behind its ?; in a user or password, ? is written %3F, \
                         @ %40, / %2F and % %25");
         }
-        let mut left: Vec<&str> = Vec::new();
+        let (mut left, mut allow_plain) = (Vec::new(), None);
         let mut found =
             Self { address: String::new(), mode: None, pem: Pem::default(), allow_plain: false };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or("has a parameter without a value")?;
-            match key {
+            // The driver decodes names, too: one that is spelled otherwise is not its own.
+            match decoded(key)?.as_str() {
                 "sslmode" => set(&mut found.mode, decoded(value)?)?,
                 "sslrootcert" => set(&mut found.pem.trust, trust(decoded(value)?))?,
                 "sslcert" => set(&mut found.pem.certificate, decoded(value)?.into())?,
                 "sslkey" => set(&mut found.pem.key, decoded(value)?.into())?,
-                ALLOW_PLAIN => found.allow_plain = truth(value)?,
+                ALLOW_PLAIN => set(&mut allow_plain, truth(value)?)?,
                 _ => left.push(pair),
             }
         }
+        found.allow_plain = allow_plain.unwrap_or(false);
         found.address = match left.is_empty() {
             true => front.to_owned(),
             false => format!("{front}?{}", left.join("&")),
@@ -106,6 +108,11 @@ mod tests {
         assert_eq!(found.pem.certificate, Some("c".into()));
         assert_eq!(found.pem.key, Some("k".into()));
         assert!(!found.allow_plain);
+        let found = Parameters::of("postgres://h/db?ssl%6dode=require").unwrap();
+        assert_eq!(
+            (found.address.as_str(), found.mode.as_deref()),
+            ("postgres://h/db", Some("require"))
+        );
         let found = Parameters::of("redis://h?sslrootcert=system&insecure_allow_plain=true");
         let found = found.unwrap();
         assert_eq!(found.address, "redis://h");
@@ -121,6 +128,8 @@ mod tests {
             "postgres://h/db?sslrootcert=a&sslrootcert=secret",
             "postgres://h/db?secret",
             "postgres://h/db?insecure_allow_plain=secret",
+            "postgres://h/db?sslmode=require&ssl%6dode=secret",
+            "postgres://h/db?insecure_allow_plain=false&insecure_allow_plain=true",
             "postgres://h/db?sslcert=%2",
             "postgres://h/db?sslcert=%+1",
             "postgres://h/db?sslcert=%ff",

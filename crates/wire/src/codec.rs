@@ -75,10 +75,12 @@ impl<'a> Fields<'a> {
     /// The name of something that is made: as [`Self::name`], and it looks like what it is.
     pub(crate) fn new_name(&mut self, name: &str, bytes_max: usize) -> Result<String, Refusal> {
         let text = self.name(name, bytes_max)?;
-        if is_plain_name(&text) {
+        // A member is named with an @ before its name.
+        if is_plain_name(&text) && !text.starts_with('@') {
             return Ok(text);
         }
-        let detail = "must have no characters that turn text or cannot be seen";
+        let detail = "must have no characters that turn text or cannot be seen, no blanks at its \
+                      ends, and no @ before it";
         Err(under(name, Refusal::new(Code::InvalidField, detail)))
     }
 

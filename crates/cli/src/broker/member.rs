@@ -166,7 +166,8 @@ pub(super) fn plain_name(name: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let text = format!(
-        "error: a name has no control characters and none that turn text or cannot be seen: {}",
+        "error: a name has no control characters, none that turn text or cannot be seen, and no \
+         blanks at its ends: {}",
         shown(name)
     );
     Err(Failure::new(Exit::Usage, text))

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use semel_broker::http::AdminToken;
 use semel_core::hex::Hex;
 use semel_crypto::keys::KeyPair;
@@ -97,10 +98,15 @@ pub(crate) fn read_line(option: &str, path: &Path) -> Result<String, Failure> {
 pub(crate) fn read(option: &str, path: &Path, bytes_max: u64) -> Result<String, Failure> {
     let refused = |text: String| refused(option, path, &text);
     let io = |error: std::io::Error| refused(error.to_string());
-    let file = File::open(path).map_err(io)?;
+    // Nothing is waited for: a pipe without a writer is not a file, and is refused as such.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
     let mode = metadata.permissions().mode();
-    if !metadata.is_file() || mode & 0o077 != 0 {
+    if !metadata.is_file() {
+        return Err(refused("it is not a file".to_owned()));
+    }
+    if mode & 0o077 != 0 {
         let mode = mode & 0o777;
         return Err(refused(format!(
             "others can read or change it (mode {mode:03o})\nto keep it: chmod 600 {}",

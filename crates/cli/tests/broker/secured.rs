@@ -112,6 +112,22 @@ async fn a_password_need_not_stand_in_the_arguments() {
     fs::set_permissions(&lines, Permissions::from_mode(0o644)).unwrap();
     let said = desk.ends(78, &with_bare, &[("PGPASSFILE", text(&lines))], password).await;
     assert!(said.contains("chmod 600"), "{said}");
+    // A pipe without a writer is not waited for, and nobody is told to change a device's mode.
+    let pipe = desk.file("pipe", "", 0o600);
+    fs::remove_file(&pipe).unwrap();
+    let made = rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    );
+    made.unwrap();
+    for place in [text(&pipe), "/dev/null"] {
+        let said =
+            desk.ends(78, &["broker", "migrate", "--store-file", place], &[], password).await;
+        assert!(said.contains("it is not a file") && !said.contains("chmod"), "{said}");
+    }
     let nowhere = [("PGPASSFILE", "/nowhere/pgpass")];
     desk.ends(78, &with_bare, &nowhere, password).await;
     let two = desk.file("two", &format!("{whole}\n{whole}\n"), 0o600);

@@ -25,6 +25,11 @@ fn a_stranger_cannot_take_a_name_that_somebody_has() {
     let join = ["mesh", "join", &invite, "--home", &other.home()];
     let (code, text) = fails(&[&join[..], &["--name", "owner"]].concat());
     assert!(code == 4 && text.contains("name_taken"), "{code}: {text}");
+    // Nor one that looks like it.
+    for name in ["owner ", " owner", "owner\u{a0}", "@owner", " "] {
+        let (_, text) = fails(&[&join[..], &["--name", name]].concat());
+        assert!(text.contains("no blanks at its"), "{name:?}: {text}");
+    }
     // The invite was not used, and the same host may join by another name.
     succeeds(&[&join[..], &["--name", "bob"]].concat());
     let (_owner, _bob) = (owner.up(), other.up());

@@ -19,7 +19,9 @@ use crate::course::{self, ToRun};
 use crate::dispatch::ExecutionStatus;
 use crate::gear::room::Place;
 use crate::gear::{self, Allowed, Call, Failure, FailureClass, Output, Resolution, Stop, beneath};
-use crate::limits::{DOCUMENT_BYTES_MAX, DOCUMENT_BYTES_WARN, GRACE, RESULTS_BYTES_MAX};
+use crate::limits::{
+    DOCUMENT_BYTES_MAX, DOCUMENT_BYTES_WARN, GRACE, RESULT_DEPTH_MAX, RESULTS_BYTES_MAX,
+};
 use crate::policy::Judged;
 use crate::store::{Ended, Job, Kept};
 
@@ -259,6 +261,11 @@ async fn land(inner: &Inner, to_run: &ToRun, root: JobId, ended: gear::Ended) ->
         let message =
             format!("the result has {} bytes, {DOCUMENT_BYTES_MAX} are allowed", text.len());
         Some(Failure::new(FailureClass::ResourceLimit, "result_too_large", message))
+    } else if is_deeper(&value, RESULT_DEPTH_MAX) {
+        let message = format!(
+            "the result has more than {RESULT_DEPTH_MAX} lists and objects inside each other"
+        );
+        Some(Failure::new(FailureClass::ResourceLimit, "result_too_deep", message))
     } else {
         let checked = to_run.prepared.check_result(&value).err();
         checked.map(|detail| Failure::new(FailureClass::GearBug, "invalid_result", detail))
@@ -279,6 +286,23 @@ async fn land(inner: &Inner, to_run: &ToRun, root: JobId, ended: gear::Ended) ->
         attempts_forgiven: false,
     };
     (ended, Run::Succeeded)
+}
+
+/// Whether it has more containers inside each other. A stranger has made it: nothing recurses.
+fn is_deeper(value: &Value, depth_max: usize) -> bool {
+    let mut left = vec![(value, 0)];
+    while let Some((value, outside)) = left.pop() {
+        let depth = outside + usize::from(value.is_array() || value.is_object());
+        if depth > depth_max {
+            return true;
+        }
+        match value {
+            Value::Array(items) => left.extend(items.iter().map(|item| (item, depth))),
+            Value::Object(fields) => left.extend(fields.values().map(|item| (item, depth))),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    false
 }
 
 /// The end of a step beside what others of its job have given. Each result is small enough, and all

@@ -99,6 +99,19 @@ async fn a_failure_stops_its_siblings_unless_the_plan_goes_on_without_it() {
 }
 
 #[tokio::test]
+async fn a_step_that_could_not_begin_is_told_from_one_that_waits() {
+    let bench = bench().await;
+    let mut bad = step("bad", "echo");
+    bad["params"] = json!({"x": "$ref:step:good/nothing"});
+    bad["continue_on_failure"] = json!(true);
+    let id = bench.submit(json!([step("good", "echo"), bad, step("after", "echo")])).await;
+    let whole = view::whole(&bench.ended(id).await);
+    let ends: Vec<&Value> =
+        whole["steps"].as_array().expect("steps").iter().map(|one| &one["status"]).collect();
+    assert_eq!(ends, ["completed", "not_run", "completed"], "{whole:#}");
+}
+
+#[tokio::test]
 async fn siblings_that_touch_the_same_are_refused() {
     let bench = bench().await;
     let mut steps = [together("a", "echo"), together("b", "echo")];

@@ -8,7 +8,7 @@ use semel_jobs::dispatch::ExecutionStatus;
 use semel_jobs::engine::{Answer, Asked, Refused};
 use semel_jobs::gear::{Ended, FailureClass, Output, Resolution};
 use semel_jobs::life::JobStatus;
-use semel_jobs::limits::{DOCUMENT_BYTES_MAX, RESULTS_BYTES_MAX};
+use semel_jobs::limits::{DOCUMENT_BYTES_MAX, RESULT_DEPTH_MAX, RESULTS_BYTES_MAX};
 use semel_jobs::store::{Kept, List};
 use semel_jobs::view;
 use serde_json::{Value, json};
@@ -359,6 +359,22 @@ async fn a_lost_claim_reaches_a_gear_that_is_asked() {
     let state = bench.see(id, |_| true).await.job.state;
     assert_eq!(state.worker.as_deref(), Some("another"), "it is not touched any more");
     assert_eq!(state.status, JobStatus::Executing);
+}
+
+/// A result is shown inside of other documents, and most readers of JSON go 128 levels deep.
+#[tokio::test]
+async fn a_result_that_nobody_could_read_is_not_kept() {
+    let bench = bench().await;
+    let nested = |depth: usize| (0..depth).fold(json!(1), |inner, _| json!([inner]));
+    let gives = |depth: usize| vec![Ended::Done(Output::Value(nested(depth)))];
+    bench.script.will("fits", gives(RESULT_DEPTH_MAX));
+    let id = bench.submit(json!([step("fits", "echo")])).await;
+    assert_eq!(bench.ended(id).await.job.state.status, JobStatus::Completed);
+    bench.script.will("deep", gives(RESULT_DEPTH_MAX + 1));
+    let id = bench.submit(json!([step("deep", "pay")])).await;
+    let kept = bench.see(id, |kept| kept.job.state.status == JobStatus::AwaitingApproval).await;
+    let error = kept.executions[0].error.clone().unwrap_or_default();
+    assert!(error.contains("result_too_deep"), "{error}");
 }
 
 /// Each is small enough; all of them are held for as long as their job is under way.

@@ -10,6 +10,7 @@ import mmap
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -92,6 +93,10 @@ def files(context):
         "fchmod": outcome(lambda: os.fchmod(os.open(package, os.O_RDONLY), 0o777)),
         "fchmod of the system": outcome(lambda: os.fchmod(os.open("/bin/sh", os.O_RDONLY), 0o755)),
         "xattr": outcome(lambda: os.setxattr(os.open(package, os.O_RDONLY), "user.a", b"b")),
+        "set-user-ID": outcome(lambda: os.open("lent", os.O_CREAT | os.O_WRONLY, 0o4755)),
+        "set-group-ID": outcome(lambda: os.open("lent", os.O_CREAT | os.O_WRONLY, 0o2755)),
+        "set-user-ID without a name": outcome(lambda: os.open(".", os.O_TMPFILE | os.O_RDWR, 0o4755)),
+        "set-user-ID by mknod": outcome(lambda: os.mknod("lent", stat.S_IFREG | 0o4755)),
         **attributes(os.open(package + "/main.py", os.O_RDONLY), os.open(package, os.O_RDONLY)),
     }
     found["workspace"] = outcome(lambda: write("mine"))

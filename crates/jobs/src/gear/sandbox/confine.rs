@@ -218,6 +218,13 @@ const FORBIDDEN_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const FORBIDDEN_HERE: &[i64] = &[];
 
+/// Older calls that make files: where their flags are and where the mode is.
+#[cfg(target_arch = "x86_64")]
+const CREATED_HERE: &[(i64, Option<u8>, u8)] =
+    &[(libc::SYS_open, Some(1), 2), (libc::SYS_creat, None, 1), (libc::SYS_mknod, None, 1)];
+#[cfg(not(target_arch = "x86_64"))]
+const CREATED_HERE: &[(i64, Option<u8>, u8)] = &[];
+
 /// The call that takes the commands for attributes: x32 has a number of its own for it.
 #[cfg(target_arch = "x86_64")]
 const IOCTL: &[i64] = &[libc::SYS_ioctl, 514];
@@ -259,6 +266,10 @@ pub(super) fn restrict_calls(network: bool) -> Result<(), Failed> {
     for call in [libc::SYS_fcntl, libc::SYS_fcntl | X32] {
         rules.insert(call, commands(&WATCHES)?);
     }
+    for (call, rules_of) in created()? {
+        rules.insert(call, rules_of.clone());
+        rules.insert(call | X32, rules_of);
+    }
     // Times are set on open files only: with a path, the second argument is not null. On those
     // they cannot be forbidden, though some may be open to be read alone: `touch`, `cp` and `tar`
     // need it.
@@ -267,9 +278,36 @@ pub(super) fn restrict_calls(network: bool) -> Result<(), Failed> {
         rules.insert(call, vec![SeccompRule::new(vec![path])?]);
     }
     apply(rules, libc::EPERM)?;
-    // Its arguments are out of sight; without it the C library takes the older call.
-    let hidden = [libc::SYS_clone3, libc::SYS_clone3 | X32].map(|call| (call, Vec::new()));
-    apply(hidden.into_iter().collect(), libc::ENOSYS)
+    // Their arguments are out of sight; without them the C library takes the older calls.
+    let hidden = [libc::SYS_clone3, libc::SYS_openat2];
+    let hidden = hidden.into_iter().flat_map(|call| [call, call | X32]);
+    let hidden = hidden.map(|call| (call, Vec::new()));
+    apply(hidden.collect(), libc::ENOSYS)
+}
+
+/// Files are made without the bits by which a program runs as the owner of its file: whoever fills
+/// such a file later would lend out what he may do.
+fn created() -> Result<Vec<(i64, Vec<SeccompRule>)>, Failed> {
+    let has = |index: u8, bits: u64| argument(index, SeccompCmpOp::MaskedEq(bits), bits);
+    let mut all = Vec::new();
+    // Where the flags are, if they say whether a file is made, and where its mode is.
+    let mut calls = vec![(libc::SYS_openat, Some(2), 3), (libc::SYS_mknodat, None, 2)];
+    calls.extend_from_slice(CREATED_HERE);
+    for (call, flags, mode) in calls {
+        let mut rules = Vec::new();
+        for bit in [libc::S_ISUID, libc::S_ISGID].map(u64::from) {
+            let Some(flags) = flags else {
+                rules.push(SeccompRule::new(vec![has(mode, bit)?])?);
+                continue;
+            };
+            // Of a file without a name the second has more bits; this one is its own.
+            for made in [0o100, 0o20_000_000] {
+                rules.push(SeccompRule::new(vec![has(flags, made)?, has(mode, bit)?])?);
+            }
+        }
+        all.push((call, rules));
+    }
+    Ok(all)
 }
 
 /// Sockets of this host are files that Landlock does not see, and what is not a stream could not go
