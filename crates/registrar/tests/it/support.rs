@@ -91,7 +91,8 @@ pub(crate) async fn server_of(address: &str) -> SocketAddr {
 pub(crate) fn through(proxy: SocketAddr, address: &str) -> String {
     let (front, rest) = address.rsplit_once('@').expect("a user");
     let (_, database) = rest.split_once('/').expect("a database");
-    format!("{front}@{proxy}/{database}")
+    // What stands between reads the protocol, and knows only that of PostgreSQL itself.
+    format!("{front}@{proxy}/{database}?sslmode=disable")
 }
 
 /// Until nobody else is connected: then everything that was begun has ended.
