@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::mpsc;
 
 use semel_jobs::life::JobStatus;
 use semel_jobs::policy::{Policy, Rule, Verdict};
@@ -39,16 +40,18 @@ async fn a_request_is_not_sent_on_to_what_a_rule_rejects() {
         let to = to.replace("PORT", &port(&other).to_string());
         let sent_on = format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n");
         let fine = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine";
-        let on_first = first.try_clone().expect("a listener");
-        let served = std::thread::spawn(move || answers(&on_first, &sent_on));
-        // Should it be sent on, then to a server that is content.
-        for listener in [first, other] {
-            std::thread::spawn(move || answers(&listener, fine));
-        }
+        let (asked, was_asked) = mpsc::channel();
+        std::thread::spawn(move || {
+            answers(&first, &sent_on);
+            asked.send(()).expect("somebody waits");
+            // Should it be sent on, then to a server that is content.
+            answers(&first, fine);
+        });
+        std::thread::spawn(move || answers(&other, fine));
         let steps = json!([{"id": "get", "gear": "http", "action": "request",
             "params": {"url": url}}]);
         let kept = bench.ended(bench.submit(steps).await).await;
-        served.join().expect("it was asked");
+        was_asked.recv().expect("it was asked");
         let error = kept.job.state.error.unwrap_or_default();
         let status = kept.job.state.status;
         match forbidden {
