@@ -123,7 +123,8 @@ async fn a_sub_job_is_made_once_the_store_is_back() {
         // Its key, and so the transaction that makes it.
         proxy.fail_next("sub:", fault);
         proxy.go_away_at_the_fault();
-        // As long as the store may be away on a busy machine: a step whose time is over is run again.
+        // As long as the store may be away on a busy machine: a step whose time is over is run
+        // again.
         let mut steps = asks_for(step("inner", "pay"));
         steps[0]["timeout_ms"] = json!(120_000);
         let submitted = bench.submit(steps);
