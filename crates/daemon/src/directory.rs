@@ -39,18 +39,24 @@ impl Directory {
         Self { outbox, api, status, roster, wanted, rounds }
     }
 
-    /// Comes back when the broker has been asked after this call, or is away, or takes too long.
-    /// However many ask, the broker is asked once, and no more often than once a second.
+    /// Comes back when the broker has been asked after this call, or is away, or takes too long:
+    /// a connection that is being made is waited for. However many ask, the broker is asked once,
+    /// and no more often than once a second.
     pub(crate) async fn ask(&self) {
-        if self.status.borrow().state != LinkState::Connected {
+        let _ = tokio::time::timeout(DIRECTORY_WAIT, self.asked()).await;
+    }
+
+    async fn asked(&self) {
+        let mut status = self.status.clone();
+        let settled = status.wait_for(|status| status.state != LinkState::Connecting).await;
+        if !settled.is_ok_and(|status| status.state == LinkState::Connected) {
             return;
         }
         let mut rounds = self.rounds.subscribe();
         // One that is under way may have begun before whatever the caller knows of.
         let wanted = rounds.borrow_and_update().begun + 1;
         self.wanted.notify_one();
-        let asked = rounds.wait_for(|rounds| rounds.ended >= wanted);
-        let _ = tokio::time::timeout(DIRECTORY_WAIT, asked).await;
+        let _ = rounds.wait_for(|rounds| rounds.ended >= wanted).await;
     }
 
     pub(crate) async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {

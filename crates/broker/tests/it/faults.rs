@@ -191,7 +191,10 @@ async fn a_hello_raises_the_epoch_once_for_each_who_is_welcome() {
             let is_newest = session.epoch == newest;
             assert_eq!(speaks(f, *session).await, is_newest, "{session:?}, newest {newest}");
         }
-        assert!(newest > before || !speaks(f, f.sessions[0]).await || is_undone(&told));
+        // One that was cut off may have done nothing; whoever is welcome has replaced the first.
+        let is_welcome = told.iter().any(Result::is_ok) || others.is_some();
+        assert!(newest > before || !is_welcome, "welcome, and not raised");
+        assert!(newest == before || !speaks(f, f.sessions[0]).await, "two of them speak");
     })
     .await;
     assert!(tried.requests > 3, "{tried:?}");

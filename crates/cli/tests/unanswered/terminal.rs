@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use semel_core::shown::is_plain_name;
+use semel_core::shown::shown;
 use serde_json::{Value, json};
 
 use crate::fake::{Asked, Fake, answer};
@@ -196,8 +196,7 @@ fn is_plain(words: &[&str], what: &str, bytes: &[u8]) {
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     // The terminal begins a line in this way.
     for line in text.replace("\r\n", "\n").split('\n') {
-        let shown = &line[..line.len().min(300)];
-        assert!(is_plain_name(line), "{words:?} on {what}: {shown:?}");
+        assert_eq!(shown(line), line, "{words:?} on {what}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use semel_core::shown::is_plain_name;
+use semel_core::shown::shown;
 
 use super::{Up, json, semel};
 
@@ -14,7 +14,7 @@ fn said(home: &Path, words: &[&str]) -> (bool, String) {
     let output = semel(home, words);
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     for line in text.lines() {
-        assert!(is_plain_name(line), "{:?}: {line:?}", &words[..2]);
+        assert_eq!(shown(line), line, "{:?}", &words[..2]);
     }
     (output.status.success(), text)
 }

@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 use super::Daemon;
 use super::metrics::SendResult;
 use crate::limits::{CANDIDATES_MAX, MENTIONS_MAX};
+use crate::link::LinkState;
 use crate::outbox::{NewSend, SendAnswer};
 use crate::store::outbox::{Accepted, Draft, FoundRow};
 use crate::store::peer::Peer;
@@ -77,7 +78,11 @@ pub(super) fn refused(daemon: &Daemon, error: StoreError) -> Problem {
 }
 
 /// Whom the names in a send mean.
-struct Named(HashMap<String, Vec<Peer>>);
+struct Named {
+    peers: HashMap<String, Vec<Peer>>,
+    /// Whether the broker could be asked about names that nobody has.
+    is_asked: bool,
+}
 
 impl Named {
     /// All of them are looked up together, so that the broker is asked at most once.
@@ -94,11 +99,35 @@ impl Named {
         let names: BTreeSet<&str> = to.into_iter().chain(mentioned).collect();
         let names: Vec<&str> = names.into_iter().collect();
         let peers = daemon.engine.peers_of(&names, CANDIDATES_MAX).await?;
-        Ok(Self(names.into_iter().map(str::to_owned).zip(peers).collect()))
+        let is_asked = daemon.link.borrow().state == LinkState::Connected;
+        let peers = names.into_iter().map(str::to_owned).zip(peers).collect();
+        Ok(Self { peers, is_asked })
     }
 
     fn peers(&self, name: &str) -> &[Peer] {
-        self.0.get(name).map_or(&[], Vec::as_slice)
+        self.peers.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The one member of that name; never the first of several (traps.md 17).
+    fn one(&self, name: &str, pointer: &str) -> Result<&Peer, Refusal> {
+        match self.peers(name) {
+            [peer] => Ok(peer),
+            [] if self.is_asked => {
+                let detail = format!("nobody in the mesh is called {name:?}");
+                Err(Refusal::at(Code::RecipientNotFound, pointer, detail))
+            }
+            [] => {
+                let detail = format!(
+                    "nobody that is known here is called {name:?}, and the broker cannot be asked \
+                     now: try again once it can, or use a public key"
+                );
+                Err(Refusal::at(Code::RecipientNotFound, pointer, detail))
+            }
+            _ => {
+                let detail = format!("several members are called {name:?}: use a public key");
+                Err(Refusal::at(Code::AmbiguousName, pointer, detail))
+            }
+        }
     }
 }
 
@@ -144,7 +173,8 @@ impl Target {
             Self::Known(destination) => (Ok(destination), Vec::new()),
             Self::Named(name) => {
                 let peers = named.peers(&name);
-                let resolved = one_of(&name, "/to", peers)
+                let resolved = named
+                    .one(&name, "/to")
                     .and_then(|peer| Destination::new(DestinationKind::Dm, peer.pubkey.as_str()));
                 let candidates = if resolved.is_ok() { Vec::new() } else { peers.to_vec() };
                 (resolved, candidates)
@@ -155,21 +185,6 @@ impl Target {
 
 fn is_key(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// The one member of that name; never the first of several (traps.md 17).
-fn one_of<'a>(name: &str, pointer: &str, peers: &'a [Peer]) -> Result<&'a Peer, Refusal> {
-    match peers {
-        [peer] => Ok(peer),
-        [] => {
-            let detail = format!("nobody in the mesh is called {name:?}");
-            Err(Refusal::at(Code::RecipientNotFound, pointer, detail))
-        }
-        _ => {
-            let detail = format!("several members are called {name:?}: use a public key");
-            Err(Refusal::at(Code::AmbiguousName, pointer, detail))
-        }
-    }
 }
 
 fn with_candidates(refusal: Refusal, candidates: &[Peer]) -> Problem {
@@ -232,7 +247,7 @@ fn with_mentions(
             keys.insert(mention);
         } else if let Some(name) = mention.strip_prefix('@') {
             let peers = named.peers(name);
-            match one_of(name, &pointer, peers) {
+            match named.one(name, &pointer) {
                 Ok(peer) => drop(keys.insert(peer.pubkey.clone())),
                 Err(refusal) => drop(unresolved.get_or_insert((refusal, peers.to_vec()))),
             }

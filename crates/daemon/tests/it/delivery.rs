@@ -249,6 +249,16 @@ async fn the_rest_of_the_broker_is_asked_over_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_member_can_be_named_while_the_first_connection_is_made() {
+    let mesh = Mesh::of(2).await;
+    let engine = Host::new(0, mesh.url()).start().await;
+    let found = engine.peers_of(&["member-1", "nobody"], 2).await.unwrap();
+    let keys = found.iter().map(|peers| peers.first().map(|peer| peer.pubkey.clone()));
+    assert_eq!(keys.collect::<Vec<_>>(), [Some(pubkey(1)), None]);
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_has_just_joined_can_be_named() {
     let mesh = Mesh::of(2).await;
     let host = Host::new(0, mesh.url());

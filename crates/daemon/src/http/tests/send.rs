@@ -246,6 +246,8 @@ async fn names_are_resolved_once_and_never_guessed() {
 
     let said = served.post("/v1/send", &json!({"to": "@eve", "message": "hi"})).await;
     assert_eq!(said.problem(), (404, "recipient_not_found".to_owned()));
+    let detail = said.json()["detail"].to_string();
+    assert!(detail.contains("the broker cannot be asked now"), "{detail}");
     let said = served.post("/v1/send", &json!({"to": "@bob", "message": "hi"})).await;
     assert_eq!(said.problem(), (409, "ambiguous_name".to_owned()));
     let candidates = said.json()["candidates"].clone();
