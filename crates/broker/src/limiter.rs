@@ -192,6 +192,14 @@ impl Limiter {
         }
     }
 
+    /// Why the limiter's server was found away the last time, in words that may be its own.
+    pub async fn why_away(&self) -> Option<String> {
+        match &self.backend {
+            Backend::Memory(_) => None,
+            Backend::Server(server) => server.why_away().await,
+        }
+    }
+
     /// Counts a send, or finds it counted, or denies it. Asking again with the same id is safe at
     /// any time, also when this future was dropped.
     pub async fn take(&self, request: &LimitRequest<'_>) -> Decision {

@@ -1,6 +1,7 @@
 //! How a command ends when it does not succeed.
 
 use semel_core::refusal::Refusal;
+use semel_core::shown::shown_lines;
 use semel_store::OpenError;
 use semel_vital::Ended;
 use serde_json::json;
@@ -108,7 +109,8 @@ pub(crate) fn unopened(error: &OpenError) -> String {
     format!("{}{}", chain(error), if is_plain { PLAIN_TEXT_PAGE } else { "" })
 }
 
-/// An error and everything that is known about why.
+/// An error and everything that is known about why. A server's words may be among it: they move no
+/// cursor, and only its first line begins where a line of ours does.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -116,7 +118,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         text.push_str(&format!(": {error}"));
         source = error.source();
     }
-    text
+    shown_lines(&text).replace('\n', "\n  ")
 }
 
 /// How data and errors are written.
@@ -129,5 +131,20 @@ pub(crate) enum Form {
 impl Form {
     pub(crate) const fn of_flag(json: bool) -> Self {
         if json { Self::Json } else { Self::Text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_store::StoreError;
+
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_server_are_no_lines_of_ours() {
+        let cause = "away\u{1b}[2J\nerror: everything is lost".into();
+        let error = StoreError::Unavailable { cause };
+        let said = "the store is not reachable: away\\u{1b}[2J\n  error: everything is lost";
+        assert_eq!(chain(&error), said);
     }
 }

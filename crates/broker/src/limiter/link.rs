@@ -35,6 +35,8 @@ struct State {
     generation: u64,
     /// No connection is tried before.
     probe_at: Duration,
+    /// What the server, or the way to it, said when it was found away.
+    why: Option<String>,
 }
 
 /// A connection to run one request on.
@@ -52,6 +54,11 @@ impl Link {
             away: AtomicBool::new(false),
             outages: AtomicU64::new(0),
         })
+    }
+
+    /// Why the server was found away the last time.
+    pub(super) async fn why_away(&self) -> Option<String> {
+        self.state.lock().await.why.clone()
     }
 
     pub(super) fn outages(&self) -> u64 {
@@ -120,6 +127,7 @@ impl Link {
 
     fn lose(&self, state: &mut State, error: &RedisError) {
         state.connection = None;
+        state.why = Some(error.to_string());
         state.probe_at = self.clock.monotonic().saturating_add(LIMITER_PROBE_INTERVAL);
         if !self.away.swap(true, Ordering::Relaxed) {
             self.outages.fetch_add(1, Ordering::Relaxed);

@@ -30,6 +30,10 @@ impl Server {
         })
     }
 
+    pub(super) async fn why_away(&self) -> Option<String> {
+        self.link.why_away().await
+    }
+
     pub(super) fn outages(&self) -> u64 {
         self.link.outages()
     }

@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_broker::limiter::{DecidedBy, Fallback, FallbackMode, LimitRequest, Limiter};
+use semel_broker::limiter::{
+    DecidedBy, Fallback, FallbackMode, LimitRequest, Limiter, LimiterAddressError,
+};
 use semel_broker::store as broker;
 use semel_core::clock::{Clock, SystemClock};
+use semel_core::shown::shown;
 use semel_daemon::home::{Complete, Home, HomeFile, Presence};
 use semel_daemon::recover::Database;
 use semel_daemon::store as daemon;
@@ -216,7 +219,14 @@ pub(super) async fn redis(address: &str) -> Finding {
     let fallback = Fallback { mode: FallbackMode::Local, brokers: NonZeroU32::MIN };
     let limiter = match Limiter::redis(address, clock, fallback) {
         Ok(limiter) => limiter,
-        Err(error) => return Finding::problem(check, chain(&error), "say redis://host:port"),
+        Err(error @ LimiterAddressError::PlainText { .. }) => {
+            let to_do = "use rediss://, or read semel explain plain_text_refused";
+            return Finding::problem(check, chain(&error), to_do);
+        }
+        Err(error) => {
+            let to_do = "the address is redis://host:port, or rediss://host:port with TLS";
+            return Finding::problem(check, chain(&error), to_do);
+        }
     };
     let id = format!("{:032x}", random());
     let window = Duration::from_secs(1);
@@ -230,8 +240,10 @@ pub(super) async fn redis(address: &str) -> Finding {
     match limiter.take(&request).await.by {
         DecidedBy::Limiter => Finding::sound(check, "it answers, and runs our script"),
         DecidedBy::Fallback => {
-            let detail = "it does not answer; brokers limit by themselves meanwhile";
-            Finding::problem(check, detail, "look whether the server runs, and at the address")
+            let why = limiter.why_away().await.unwrap_or_else(|| "it does not answer".to_owned());
+            let detail = format!("{}; brokers limit by themselves meanwhile", shown(&why));
+            let to_do = "look whether the server runs, and at the address, user and password";
+            Finding::problem(check, detail, to_do)
         }
     }
 }

@@ -345,10 +345,11 @@ fn shown(job: &Value) -> String {
     format!("{}\n\n{}", lines.join("\n"), table(&steps, columns, "there is no plan yet"))
 }
 
-/// Prints a line, for people or for programs. What gears say in it does not move the cursor.
+/// Prints a line, for people or for programs. What gears say in it does not move the cursor, and
+/// what is JSON stays so.
 pub(super) fn line(daemon: &Daemon, document: &Value, text: &str) -> Result<(), Failure> {
     match daemon.form {
         Form::Json => print(&format!("{document}\n")),
-        Form::Text => print(&format!("{}\n", shown::shown(text))),
+        Form::Text => print(&format!("{}\n", shown::shown(&shown::shown_json(text)))),
     }
 }

@@ -443,12 +443,17 @@ pub(crate) fn clean_environment(folder: &str) -> BTreeMap<String, String> {
         .into()
 }
 
+/// Where a program is that is named without its folder.
+pub(super) fn in_path(program: &str) -> Option<PathBuf> {
+    let mut places = PATH.iter().map(|folder| Path::new(folder).join(program));
+    places.find(|path| path.exists())
+}
+
 fn found(program: &str) -> PathBuf {
     if program.contains('/') {
         return PathBuf::from(program);
     }
-    let mut places = PATH.iter().map(|folder| Path::new(folder).join(program));
-    places.find(|path| path.exists()).unwrap_or_else(|| Path::new("/usr/bin").join(program))
+    in_path(program).unwrap_or_else(|| Path::new("/usr/bin").join(program))
 }
 
 fn bug(code: &str, message: impl Into<String>) -> Failure {

@@ -18,7 +18,8 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::beneath::{self, BENEATH, FOLDER};
-use super::document::{Document, FILE, Invalid};
+use super::document::{Document, FILE, Invalid, PACKAGE};
+use super::installed::in_path;
 use super::reach::{Home, Trespass};
 use super::sandbox::Ability;
 use super::secrets::durable_write;
@@ -155,6 +156,26 @@ pub fn install(
     source: &Path,
     waived: &[Ability],
 ) -> Result<(Document, State), PackageError> {
+    take_in(root, home, source, waived, can_start)
+}
+
+/// The same for a look at it: what has not been built yet cannot be started.
+pub(crate) fn install_to_look_at(
+    root: &Path,
+    home: &Path,
+    source: &Path,
+    waived: &[Ability],
+) -> Result<Document, PackageError> {
+    take_in(root, home, source, waived, |_, _, _| Ok(())).map(|(document, _)| document)
+}
+
+fn take_in(
+    root: &Path,
+    home: &Path,
+    source: &Path,
+    waived: &[Ability],
+    judge: impl FnOnce(&Document, &Path, &Path) -> Result<(), PackageError>,
+) -> Result<(Document, State), PackageError> {
     Home::judge_place(home)?;
     let gears = folder(root);
     make(&gears, 0o700)?;
@@ -164,6 +185,7 @@ pub fn install(
     let sha256 = copy(source, &package)?;
     let document = manifest(&package)?;
     home.allow(&document.permissions)?;
+    judge(&document, source, &package)?;
     let waived = waived.iter().map(|ability| ability.as_str().to_owned()).collect();
     let state = State { enabled: true, sha256, waived };
     write_state(&new.0, &state)?;
@@ -177,6 +199,30 @@ pub fn install(
     let synced = File::open(&gears).and_then(|folder| folder.sync_all());
     synced.map_err(io("sync", &gears))?;
     Ok((document, state))
+}
+
+/// Whether the program of its command is there, so that the first step does not find out. What it
+/// needs to run (libraries, an interpreter's own files) only a trial shows.
+fn can_start(document: &Document, source: &Path, copy: &Path) -> Result<(), PackageError> {
+    let program = document.command.first().map(String::as_str).unwrap_or_default();
+    let (path, why) = if let Some(inside) = program.strip_prefix(PACKAGE) {
+        let inside = Path::new(inside.trim_start_matches('/'));
+        match fs::metadata(copy.join(inside)) {
+            Ok(found) if found.is_file() && found.mode() & 0o100 != 0 => return Ok(()),
+            Ok(_) => (source.join(inside), "the program of its command is no file that can be run"),
+            Err(_) => (source.join(inside), "the program of its command is not in the package"),
+        }
+    } else if program.starts_with('/') {
+        match fs::metadata(program) {
+            Ok(found) if found.is_file() => return Ok(()),
+            Ok(_) | Err(_) => (program.into(), "the program of its command is not there"),
+        }
+    } else if in_path(program).is_some() {
+        return Ok(());
+    } else {
+        (program.into(), "the program of its command is not on this host")
+    };
+    Err(PackageError::Unfit { path, why })
 }
 
 /// A copy of an installed package for one process, of the very bytes that were installed.

@@ -240,15 +240,23 @@ impl Request {
             None => (rest, "/"),
         };
         let (host, port) = authority(place, Some(80))?;
-        // One request per connection: the next one may be for somebody else.
-        let ours = ["connection", "proxy-connection", "proxy-authorization", "keep-alive"];
+        // A line that begins with a blank belongs to the one before it, which may not be kept; half
+        // a line break is a whole one for some servers.
+        let is_odd =
+            |header: &str| header.starts_with([' ', '\t']) || header.contains(['\r', '\n']);
+        if line.contains(char::is_control) || headers.split("\r\n").any(is_odd) {
+            return None;
+        }
+        // One request per connection: the next one may be for somebody else. The server is told the
+        // host that was judged, not another one.
+        let ours = ["host", "connection", "proxy-connection", "proxy-authorization", "keep-alive"];
         let kept = headers.split("\r\n").filter(|header| {
             let name = header.split(':').next().unwrap_or_default().trim();
             !header.is_empty() && !ours.contains(&name.to_ascii_lowercase().as_str())
         });
         let kept: String = kept.map(|header| format!("{header}\r\n")).collect();
         let slash = if path.starts_with('/') { "" } else { "/" };
-        let line = format!("{method} {slash}{path} HTTP/1.1");
+        let line = format!("{method} {slash}{path} HTTP/1.1\r\nhost: {place}");
         let forward = Some(format!("{line}\r\n{kept}connection: close\r\n\r\n"));
         Some(Self { host, port, forward })
     }
@@ -321,12 +329,25 @@ mod tests {
     fn what_is_asked() {
         let tunnel = Request::parse("CONNECT [::1]:443 HTTP/1.1\r\n\r\n").expect("a request");
         assert_eq!((tunnel.host.as_str(), tunnel.port, tunnel.forward), ("::1", 443, None));
-        let head = "GET http://a.b?c HTTP/1.1\r\nHost: a.b\r\nConnection: keep-alive\r\n\r\n";
+        let head = "GET http://a.b?c HTTP/1.1\r\nHost: other.example\r\nConnection: keep-alive\r\n\
+                    Accept: x\r\n\r\n";
         let plain = Request::parse(head).expect("a request");
         assert_eq!((plain.host.as_str(), plain.port), ("a.b", 80));
-        let forward = "GET /?c HTTP/1.1\r\nHost: a.b\r\nconnection: close\r\n\r\n";
+        let forward = "GET /?c HTTP/1.1\r\nhost: a.b\r\nAccept: x\r\nconnection: close\r\n\r\n";
         assert_eq!(plain.forward.as_deref(), Some(forward));
-        for bad in ["GET / HTTP/1.1", "CONNECT a HTTP/1.1", "CONNECT u@a:1 HTTP/1.1", "x", ""] {
+        let folded = "GET http://a.b/ HTTP/1.1\r\nAccept: x\r\n Host: other.example";
+        let halved = "GET http://a.b/ HTTP/1.1\r\nAccept: x\nHost: other.example";
+        let within = "GET http://a.b\nHost:x/ HTTP/1.1";
+        for bad in [
+            "GET / HTTP/1.1",
+            "CONNECT a HTTP/1.1",
+            "CONNECT u@a:1 HTTP/1.1",
+            "x",
+            "",
+            folded,
+            halved,
+            within,
+        ] {
             assert!(Request::parse(&format!("{bad}\r\n\r\n")).is_none(), "{bad}");
         }
     }

@@ -21,6 +21,29 @@ pub struct Trial {
     gear: Arc<Installed>,
     workspace: PathBuf,
     _home: Scratch,
+    _made: Made,
+}
+
+/// Folders of a home that was not there before the trial: they go again, if nothing else is in
+/// them.
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    fn by_a_trial(root: &Path) -> Self {
+        let run = run_folder(root);
+        let missing = run.ancestors().take_while(|path| !path.exists());
+        Self(missing.map(Path::to_owned).collect())
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for folder in &self.0 {
+            if std::fs::remove_dir(folder).is_err() {
+                return;
+            }
+        }
+    }
 }
 
 impl Trial {
@@ -35,8 +58,9 @@ impl Trial {
         waived: &[Ability],
         handed: &[String],
     ) -> Result<Self, PackageError> {
+        let made = Made::by_a_trial(root);
         let home = Scratch::new(&run_folder(root), &std::process::id().to_string())?;
-        let (document, _) = package::install(&home.0, root, source, waived)?;
+        let document = package::install_to_look_at(&home.0, root, source, waived)?;
         let id = document.manifest.id;
         let mut gear = Installed::open(&home.0, &id, shim, environment)?.of_home(root);
         if document.permissions.secrets.iter().all(|name| handed.contains(name)) {
@@ -53,7 +77,7 @@ impl Trial {
             .mode(0o700)
             .create(&workspace)
             .map_err(|_| refused("no workspace can be made"))?;
-        Ok(Self { registry, gear, workspace, _home: home })
+        Ok(Self { registry, gear, workspace, _home: home, _made: made })
     }
 
     /// The gear.

@@ -98,6 +98,8 @@ impl From<std::io::Error> for Trouble {
             (FailureClass::ResourceLimit, "no_space")
         } else if kind == ErrorKind::FileTooLarge {
             (FailureClass::ResourceLimit, "file_too_large")
+        } else if kind == ErrorKind::InvalidFilename {
+            (FailureClass::UserError, "name_too_long")
         } else if WRONG_KINDS.contains(&kind) {
             (FailureClass::UserError, "wrong_kind")
         } else if is_border(&error) {

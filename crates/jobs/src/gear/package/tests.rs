@@ -88,6 +88,33 @@ fn links_and_too_much_are_no_package() {
 }
 
 #[test]
+fn a_package_whose_program_is_not_there_is_not_installed() {
+    let (home, source) = (tempfile::tempdir().expect("a folder"), source());
+    let refused = |command: &str| {
+        let manifest = MANIFEST.replace("{package}/run", command);
+        fs::write(source.path().join(FILE), manifest).expect("a manifest");
+        match install(home.path(), home.path(), source.path(), &[]) {
+            Err(PackageError::Unfit { path, why }) => Some((path, why)),
+            Ok(_) => None,
+            Err(error) => panic!("{command}: {error}"),
+        }
+    };
+    for command in ["{package}/run", "sh", "/bin/sh"] {
+        assert_eq!(refused(command), None, "{command}");
+    }
+    for (command, path, word) in [
+        ("{package}/ran", source.path().join("ran"), "not in the package"),
+        ("{package}/lib", source.path().join("lib"), "no file that can be run"),
+        ("{package}/lib/part", source.path().join("lib/part"), "no file that can be run"),
+        ("no-such-program", "no-such-program".into(), "not on this host"),
+        ("/bin/no-such-program", "/bin/no-such-program".into(), "not there"),
+    ] {
+        let (named, why) = refused(command).expect("it is refused");
+        assert!(named == path && why.contains(word), "{command}: {named:?}: {why}");
+    }
+}
+
+#[test]
 fn nobody_is_given_the_engines_own_files() {
     let (home, source) = (tempfile::tempdir().expect("a folder"), source());
     let inside = home.path().join("jobs");

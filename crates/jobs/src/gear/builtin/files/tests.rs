@@ -95,4 +95,10 @@ fn a_file_that_is_too_large_is_not_read() {
     }
     assert_eq!(code(run(folder.path(), "read", json!({"path": "none"}))), "no_such_file");
     assert_eq!(code(run(folder.path(), "read", json!({"path": "."}))), "wrong_kind");
+    let long = "x".repeat(256);
+    for (action, params) in
+        [("read", json!({"path": long})), ("write", json!({"path": long, "text": "x"}))]
+    {
+        assert_eq!(code(run(folder.path(), action, params)), "name_too_long");
+    }
 }
