@@ -97,7 +97,10 @@ fn parse(args: &[String]) -> Option<Command> {
         ("test", []) => Some(Command::Test { runner_args: Vec::new() }),
         ("test", ["--", ..]) => Some(Command::Test { runner_args: rest[1..].to_vec() }),
         ("ci", []) => Some(Command::Ci),
-        ("bench", _) => Some(Command::Bench { args: rest.to_vec() }),
+        ("bench", words) => {
+            let is_known = |word: &&str| !word.starts_with('-') || bench::OPTIONS.contains(word);
+            words.iter().all(is_known).then(|| Command::Bench { args: rest.to_vec() })
+        }
         ("chaos", words) if words.contains(&"--jobs") => {
             let is_trouble = |word: &&str| ["--homes", "--clocks"].contains(word);
             let (named, others): (Vec<&str>, Vec<&str>) =
@@ -212,6 +215,7 @@ mod tests {
             "gen --chek",
             "chaos 5",
             "chaos --images 5",
+            "bench --help",
             "chaos --plant bug",
         ] {
             assert_eq!(parsed(line), None, "{line:?}");

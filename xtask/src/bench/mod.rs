@@ -25,6 +25,8 @@ pub(crate) const PAGE: &str = "docs/performance.md";
 pub(crate) const README: &str = "README.md";
 
 const QUICK: &str = "--quick";
+/// What may be said besides names.
+pub(crate) const OPTIONS: [&str; 2] = [QUICK, "--long"];
 
 /// Without names everything is measured. `--quick` measures for a moment only and keeps nothing,
 /// `--long` also what takes many minutes.

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::random::Random;
@@ -40,6 +41,7 @@ use load::{Caller, Journal, Worker};
 pub(crate) use plant::Plant;
 pub(crate) use storm::Blow;
 use storm::Storm;
+use tls::Authority;
 use world::World;
 
 const CALLERS_PER_DAEMON: usize = 2;
@@ -101,8 +103,14 @@ pub(crate) fn run(
             program()?
         }
     };
-    let length = Duration::from_secs(minutes * SECONDS_PER_MINUTE);
     let seed = seed.map_or_else(new_seed, Ok)?;
+    if let Some((plant, jobs)) = plant.and_then(|plant| Some((plant, plant.jobs()?))) {
+        eprintln!("xtask: seed {seed}, {jobs} jobs");
+        let (report, _) = jobs::run(&program, jobs, seed, Trouble::Sessions)?;
+        println!("{report}");
+        return Ok(success_if(is_caught(plant, &report)));
+    }
+    let length = Duration::from_secs(minutes * SECONDS_PER_MINUTE);
     eprintln!("xtask: seed {seed}, {minutes} minutes");
     let (kills_min, cuts_min) = (minutes * FAULTS_PER_MINUTE, minutes * FAULTS_PER_MINUTE);
     let keeps_traces = plant.is_none();
@@ -115,7 +123,11 @@ pub(crate) fn run(
         None => outcome.is_clean,
         Some(plant) => is_caught(plant, &outcome.report),
     };
-    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(success_if(is_good))
+}
+
+fn success_if(is_good: bool) -> ExitCode {
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Builds the program, lets engines do so many jobs in some trouble, and prints one line of JSON.
@@ -125,7 +137,7 @@ pub(crate) fn run_jobs(jobs: u64, seed: Option<u64>, trouble: Trouble) -> Result
     eprintln!("xtask: seed {seed}, {jobs} jobs");
     let (report, is_clean) = jobs::run(&program()?, jobs, seed, trouble)?;
     println!("{report}");
-    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(success_if(is_clean))
 }
 
 /// A planted bug must be found, and as what it is.
@@ -145,23 +157,36 @@ pub(crate) fn new_seed() -> Result<u64> {
     Ok(u64::from_str_radix(&text[..8], 16)?)
 }
 
+/// A private PostgreSQL that speaks TLS alone.
+fn postgres(authority: &Authority, folder: &TempDir) -> Result<Postgres> {
+    let files = authority.server("postgres")?;
+    let files = files.each_ref().map(PathBuf::as_path);
+    Postgres::start_with_tls(&servers::postgres_programs()?, folder.path(), files)
+}
+
+/// A private Redis that does.
+fn redis(authority: &Authority, folder: &TempDir) -> Result<Redis> {
+    let files = authority.server("redis")?;
+    let files = files.each_ref().map(PathBuf::as_path);
+    Redis::start_with_tls(&servers::redis_program()?, folder.path(), files)
+}
+
 /// Even seeds run two brokers on PostgreSQL, odd ones a broker on SQLite.
 fn run_plan(plan: &Plan) -> Result<Outcome> {
     let mut random = Random::new(plan.seed);
     let folder = servers::folder()?;
+    let authority = Authority::new(folder.path())?;
     let servers = match plan.seed.is_multiple_of(2) {
-        true => (
-            Some(Postgres::start(&servers::postgres_programs()?, folder.path())?),
-            Some(Redis::start(&servers::redis_program()?, folder.path())?),
-        ),
+        true => (Some(postgres(&authority, &folder)?), Some(redis(&authority, &folder)?)),
         false => (None, None),
     };
     let store = if servers.0.is_some() { "postgres" } else { "sqlite" };
     let runtime = Runtime::new().context("no runtime")?;
     // Without it everything else is tested; the report says so.
     let faketime = servers::faketime().map_err(|error| eprintln!("xtask: {error:#}")).ok();
+    let around = (authority, servers);
     let mut world =
-        World::start(&plan.program, folder.path(), servers, faketime, &runtime, &mut random)?;
+        World::start(&plan.program, folder.path(), around, faketime, &runtime, &mut random)?;
     let ended = misfortune(plan, &mut world, &runtime, &mut random)
         .and_then(|suffered| Ok((quiet(&mut world, &suffered.0, &runtime)?, suffered)));
     let ((arrived, unfinished), (journal, work, faults)) = match ended {
@@ -253,7 +278,9 @@ fn misfortune(
     let mut work = Work::start(&world.engines, load, runtime, random)?;
     // Beside all others, and all the time.
     let storm = match (plan.storm, &world.postgres) {
-        (Some(blow), Some(postgres)) => Some(Storm::start(runtime.handle(), postgres.url(), blow)),
+        (Some(blow), Some(postgres)) => {
+            Some(Storm::start(runtime.handle(), &postgres.socket_url(), blow))
+        }
         _ => None,
     };
     let mut faults = Faults::new(random.fork(), plan.length >= LONG, repeats);

@@ -79,7 +79,8 @@ impl Outages {
         self.calm();
         let Some(postgres) = &world.postgres else { return };
         let length = Length::from_now(random.millis(STORM_MS.0, STORM_MS.1));
-        self.storm = Some((blow, Storm::start(world.runtime(), postgres.url(), blow), length));
+        self.storm =
+            Some((blow, Storm::start(world.runtime(), &postgres.socket_url(), blow), length));
     }
 
     /// Somebody does not reach the store any more.

@@ -45,6 +45,9 @@ const ALL: [Plant; 9] = [
     Plant::Order,
 ];
 
+/// While sessions are ended every 30 ms, engines lose the answers to some of their claims.
+const JOBS: u64 = 5000;
+
 impl Plant {
     pub(crate) fn parse(name: &str) -> Option<Self> {
         ALL.into_iter().find(|plant| plant.name() == name)
@@ -71,7 +74,7 @@ impl Plant {
             Self::Dedupe => "/violations/duplicated",
             Self::Settle => "/jobs/lost",
             Self::Fence => "/jobs/overlapping",
-            Self::Claim => "/jobs/twice",
+            Self::Claim => "/twice",
             Self::Stderr => "/faults/ended_by_themselves",
             Self::Order => "/violations/out_of_order",
         }
@@ -81,10 +84,14 @@ impl Plant {
     pub(crate) fn storm(self) -> Option<Blow> {
         match self {
             Self::Begin => Some(Blow::Cancel),
-            Self::Claim => Some(Blow::Terminate),
-            Self::Ack | Self::Dedupe | Self::Drop => None,
+            Self::Ack | Self::Dedupe | Self::Drop | Self::Claim => None,
             Self::Settle | Self::Fence | Self::Stderr | Self::Order => None,
         }
+    }
+
+    /// So many jobs that engines fight for show it, instead of a usual run.
+    pub(crate) fn jobs(self) -> Option<u64> {
+        (self == Self::Claim).then_some(JOBS)
     }
 
     /// The program with the bug in it. A wrapper tells the compiler, and only for the workspace:

@@ -62,6 +62,17 @@ impl Authority {
         Ok(())
     }
 
+    /// The certificate of a server that brokers and engines keep what they have in, its key, and
+    /// whom to trust.
+    pub(crate) fn server(&self, name: &str) -> Result<[PathBuf; 3]> {
+        let (certificate, key) = self.sign()?;
+        let files = ["cert", "key"].map(|kind| self.folder.join(format!("{name}-{kind}.pem")));
+        let [certificate_file, key_file] = files;
+        fs::write(&certificate_file, certificate)?;
+        fs::write(&key_file, key)?;
+        Ok([certificate_file, key_file, self.certificate()])
+    }
+
     /// What the proxy is to daemons and to brokers.
     pub(crate) fn ends(&self) -> Result<Ends> {
         let (certificate, key) = self.sign()?;

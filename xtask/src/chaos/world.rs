@@ -74,7 +74,7 @@ impl World {
     pub(crate) fn start(
         program: &Path,
         folder: &Path,
-        (postgres, redis): (Option<Postgres>, Option<Redis>),
+        (authority, (postgres, redis)): (Authority, (Option<Postgres>, Option<Redis>)),
         faketime: Option<PathBuf>,
         runtime: &Runtime,
         random: &mut Random,
@@ -85,7 +85,6 @@ impl World {
             None => (format!("sqlite:{}", folder.join("broker.db").display()), 1),
         };
         let addresses = (0..brokers).map(|_| free_address(random)).collect::<Result<Vec<_>>>()?;
-        let authority = Authority::new(folder)?;
         let (brokers_at, ends) = (addresses.clone(), Some(authority.ends()?));
         let proxy = runtime.block_on(Proxy::start(brokers_at, ends, random.fork()))?;
         let (program, folder) = (program.to_owned(), folder.to_owned());

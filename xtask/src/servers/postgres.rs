@@ -50,6 +50,16 @@ impl Postgres {
         Self::start_with(programs, parent.join("postgres"), Doors::Plain)
     }
 
+    /// The same, which speaks TLS alone over TCP: its certificate, its key, and the authority that
+    /// has signed them.
+    pub(crate) fn start_with_tls(
+        programs: &PostgresPrograms,
+        parent: &Path,
+        files: [&Path; 3],
+    ) -> Result<Self> {
+        Self::start_with(programs, parent.join("postgres"), Doors::Tls(files))
+    }
+
     /// The same in this folder, which nothing is in yet.
     pub(super) fn start_with(
         programs: &PostgresPrograms,
@@ -67,7 +77,13 @@ impl Postgres {
         }
 
         let (server, port) = with_recipe(programs, user, &folder, |recipe| recipe.start())?;
-        let url = format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres");
+        let query = match doors {
+            Doors::Plain => String::new(),
+            Doors::Tls([_, _, authority]) => {
+                format!("?sslmode=verify-full&sslrootcert={}", authority.display())
+            }
+        };
+        let url = format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres{query}");
         let programs = programs.clone();
         Ok(Self { server: Some(server), programs, user, folder, port, url, password })
     }
@@ -81,9 +97,15 @@ impl Postgres {
         &self.password
     }
 
-    /// The URL of its `postgres` database.
+    /// The URL of its `postgres` database, over TCP.
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The same over its Unix socket, where nobody speaks TLS.
+    pub(crate) fn socket_url(&self) -> String {
+        let folder = self.folder.display().to_string().replace('/', "%2F");
+        format!("postgres://{USER}:{}@{folder}:{}/postgres", self.password, self.port)
     }
 
     /// Ends every session and stops; what was committed is on disk.

@@ -27,8 +27,8 @@ pub(crate) struct Redis {
 #[derive(Debug, Clone)]
 enum Doors {
     Plain,
-    /// In TLS alone, with this certificate and this key.
-    Tls([PathBuf; 2]),
+    /// In TLS alone, with this certificate and this key, which this authority has signed.
+    Tls([PathBuf; 3]),
 }
 
 /// What our server says in its log, whoever else may answer on the port.
@@ -40,8 +40,8 @@ impl Redis {
         Self::start_in(program, parent.join("redis"), Doors::Plain)
     }
 
-    /// The same in TLS alone, with this certificate and this key.
-    pub(super) fn start_with_tls(program: &Path, parent: &Path, files: [&Path; 2]) -> Result<Self> {
+    /// The same in TLS alone: its certificate, its key, and the authority that has signed them.
+    pub(crate) fn start_with_tls(program: &Path, parent: &Path, files: [&Path; 3]) -> Result<Self> {
         let doors = Doors::Tls(files.map(Path::to_owned));
         Self::start_in(program, parent.join("redis-tls"), doors)
     }
@@ -51,7 +51,13 @@ impl Redis {
         let password = random_password()?;
         let start = |recipe: &Recipe<'_>| recipe.start();
         let (server, port) = with_recipe(program, &folder, &password, &doors, start)?;
-        let url = format!("redis://:{password}@127.0.0.1:{port}/");
+        let url = match &doors {
+            Doors::Plain => format!("redis://:{password}@127.0.0.1:{port}/"),
+            Doors::Tls([_, _, authority]) => {
+                let trusted = authority.display();
+                format!("rediss://:{password}@127.0.0.1:{port}/?sslrootcert={trusted}")
+            }
+        };
         let program = program.to_owned();
         Ok(Self { server: Some(server), program, folder, password, doors, port, url })
     }
@@ -126,7 +132,7 @@ fn write_config(path: &Path, text: &str) -> Result<()> {
 fn config(folder: &Path, port: u16, password: &str, doors: &Doors) -> String {
     let ports = match doors {
         Doors::Plain => format!("port {port}"),
-        Doors::Tls([certificate, key]) => format!(
+        Doors::Tls([certificate, key, _]) => format!(
             "port 0\n\
              tls-port {port}\n\
              tls-cert-file \"{}\"\n\

@@ -39,12 +39,10 @@ impl Secure {
         fs::create_dir(&folder)?;
         let [authority, certificate, key] = certificates(&folder)?;
         let doors = Doors::Tls([&certificate, &key, &authority]);
-        let place = parent.join("postgres-tls");
-        let postgres = Postgres::start_with(postgres, place.clone(), doors)?;
-        let redis = Redis::start_with_tls(redis, parent, [&certificate, &key])?;
+        let postgres = Postgres::start_with(postgres, parent.join("postgres-tls"), doors)?;
+        let redis = Redis::start_with_tls(redis, parent, [&certificate, &key, &authority])?;
         let (port, password) = (postgres.port(), postgres.password());
-        let socket = place.display().to_string().replace('/', "%2F");
-        let socket = format!("postgres://semel:{password}@{socket}:{port}/postgres");
+        let socket = postgres.socket_url();
         write(&folder, "postgres", &format!("{port}\n{password}\n{socket}\n"))?;
         write(&folder, "redis", &format!("{}\n{}\n", redis.port(), redis.password()))?;
         let folder = folder.to_str().context("a folder's name is text")?.to_owned();

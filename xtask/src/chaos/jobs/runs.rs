@@ -12,8 +12,9 @@ use tokio::runtime::{Handle, Runtime};
 
 use super::super::clocks::ProcessClock;
 use super::super::faults::ENGINE_STEPS;
-use super::super::now;
 use super::super::storm::{Blow, Storm};
+use super::super::tls::Authority;
+use super::super::{now, postgres};
 use super::{Deaf, Engines, Kinds, Load, Place, SETTLES, Work};
 use crate::random::Random;
 use crate::servers::{self, Postgres, pause};
@@ -52,9 +53,8 @@ pub(crate) fn run(program: &Path, jobs: u64, seed: u64, trouble: Trouble) -> Res
     let mut random = Random::new(seed);
     let folder = servers::folder()?;
     let shares = trouble != Trouble::Clocks || seed.is_multiple_of(2);
-    let programs = shares.then(servers::postgres_programs).transpose()?;
-    let postgres = programs.map(|programs| Postgres::start(&programs, folder.path()));
-    let postgres = postgres.transpose()?;
+    let authority = Authority::new(folder.path())?;
+    let postgres = shares.then(|| postgres(&authority, &folder)).transpose()?;
     let runtime = Runtime::new().context("no runtime")?;
     let faketime = (trouble == Trouble::Clocks).then(servers::faketime).transpose()?;
     let place = Place {
@@ -71,7 +71,7 @@ pub(crate) fn run(program: &Path, jobs: u64, seed: u64, trouble: Trouble) -> Res
         .then(|| Steps::start(runtime.handle(), engines.clocks(), random.fork()));
     let storm = match (&steps, &postgres) {
         (None, Some(postgres)) => {
-            Some(Storm::start(runtime.handle(), postgres.url(), Blow::Terminate))
+            Some(Storm::start(runtime.handle(), &postgres.socket_url(), Blow::Terminate))
         }
         _ => None,
     };
