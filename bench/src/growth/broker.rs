@@ -21,7 +21,8 @@ const MEASURED: usize = 20_000;
 const PAGE: i64 = 256;
 /// Pages of history that are read at each size: half from its beginning, half from its end.
 const PAGES: usize = 100;
-/// Of the sends that are stored, one in so many is work that waits in a queue.
+/// Of the sends that are stored, one in so many is work that waits in a queue, beside the work that
+/// is taken.
 const WORK_ONE_IN: usize = 10;
 /// Work that is taken at each size.
 const TAKEN: usize = 2_000;
@@ -55,6 +56,7 @@ pub(super) struct Messages {
     stored: usize,
     delivered_to: i64,
     queued: usize,
+    taken: usize,
 }
 
 /// With nothing stored yet.
@@ -72,7 +74,7 @@ pub(super) async fn begin(place: &Disk) -> Result<(&'static Labels, Disk, Messag
     let sender = Arc::new(prepare(store, Load::Direct).await?);
     let (mesh, id) = (sender.mesh.mesh_id, sender.mint.uuid());
     sender.store.queue_create(mesh, (QUEUE, id), None, sender.clock.wall()).await?;
-    Ok((labels, disk, Messages { sender, stored: 0, delivered_to: 0, queued: 0 }))
+    Ok((labels, disk, Messages { sender, stored: 0, delivered_to: 0, queued: 0, taken: 0 }))
 }
 
 impl Subject for Messages {
@@ -82,7 +84,8 @@ impl Subject for Messages {
             self.accept((to - self.stored).min(MEASURED)).await?;
             self.deliver().await?;
         }
-        self.queue(to / WORK_ONE_IN).await
+        let measured = plan::rounds() * plan::amount(TAKEN);
+        self.queue(self.taken + to / WORK_ONE_IN + measured).await
     }
 
     async fn operate(&mut self, number: usize) -> Result<usize> {
@@ -123,7 +126,7 @@ impl Messages {
         Ok(())
     }
 
-    async fn take(&self) -> Result<usize> {
+    async fn take(&mut self) -> Result<usize> {
         let (store, mesh_id) = (&self.sender.store, self.sender.mesh.mesh_id);
         let (count, mut done) = (plan::amount(TAKEN), 0);
         while done < count {
@@ -143,6 +146,7 @@ impl Messages {
             ensure!(acked.len() == seqs.len(), "work was taken and not acknowledged");
             done += seqs.len();
         }
+        self.taken += done;
         Ok(done)
     }
 
