@@ -29,7 +29,7 @@ const PIECE_BYTES: usize = 4096;
 /// Lines go to stderr, and panics too.
 pub(crate) fn to_stderr() -> Result<(), Failure> {
     let lines = tracing_subscriber::fmt().json().with_max_level(level()?);
-    if cfg!(semel_plant = "stderr") {
+    if semel_store::planted!("stderr") {
         lines.with_writer(stderr).init();
         return Ok(());
     }

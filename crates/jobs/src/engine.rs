@@ -355,7 +355,7 @@ impl Inner {
     /// A number that nobody else draws: neither another engine at the same moment, nor this one
     /// before.
     fn new_fence(&self) -> i64 {
-        let drawn = if cfg!(semel_plant = "claim") { 1 } else { (self.parts.random)() >> 1 };
+        let drawn = semel_store::planted!("claim", (self.parts.random)() >> 1, 1);
         drawn.max(1).cast_signed()
     }
 

@@ -8,6 +8,7 @@
 
 mod either;
 mod error;
+mod planted;
 mod statements;
 
 pub mod handover;

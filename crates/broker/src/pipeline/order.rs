@@ -130,7 +130,7 @@ impl PutOff {
             return Some(Answer::Close);
         }
         let firsts = self.undone.get_mut(&stream(item))?;
-        let holds = |undone: &Undone| undone.holds(place) || cfg!(semel_plant = "order");
+        let holds = |undone: &Undone| undone.holds(place) || semel_store::planted!("order");
         for undone in firsts {
             if undone.first.id == item.client_message_id {
                 undone.back = Some(place);
@@ -181,7 +181,7 @@ impl PutOff {
         let undone = Undone { first: First { id, place, until: now }, back: None };
         let firsts = self.undone.entry(stream(item)).or_default();
         match firsts.first() {
-            Some(first) if place < first.first.place && !cfg!(semel_plant = "order") => {
+            Some(first) if place < first.first.place && !semel_store::planted!("order") => {
                 *firsts = vec![undone];
             }
             Some(_) if firsts.iter().any(|undone| undone.holds(place)) => {}

@@ -178,7 +178,7 @@ async fn crash(link: &mut Link, flight: Flight, ended: &Ended) {
             (Errand::Send, true) => {
                 Change::Permanent { why: why.to_owned(), outcome: Outcome::Unknown }
             }
-            (Errand::Send, false) if cfg!(semel_plant = "drop") => continue,
+            (Errand::Send, false) if semel_store::planted!("drop") => continue,
             (Errand::Send, false) => Change::Restart,
             (Errand::Offer, true) => Change::Disowned { why: why.to_owned() },
             (Errand::Offer, false) => continue,

@@ -303,7 +303,7 @@ pub fn receive_in_tx(
         // A clock that was behind must not make the key look old: the broker may send it again.
         let at = now.max(message.accepted_at);
         let is_known = key.execute(params![sender, id, at.0])? == 0;
-        if is_known && !cfg!(semel_plant = "dedupe") {
+        if is_known && !semel_store::planted!("dedupe") {
             continue;
         }
         new.push(message.destination_kind);

@@ -502,7 +502,7 @@ async fn write(
     doubtful: bool,
 ) -> Result<Advanced, StoreError> {
     let store = &inner.parts.store;
-    match doubtful && !cfg!(semel_plant = "settle") {
+    match doubtful && !semel_store::planted!("settle") {
         false => store.advance(Arc::clone(advance)).await,
         true => Box::pin(store.advance_again(Arc::clone(advance))).await,
     }

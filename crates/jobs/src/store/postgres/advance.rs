@@ -275,7 +275,7 @@ impl Work<Arc<Advance>, Advanced> for PostgresStore {
 fn impossible(error: StoreError, advances: &[&Advance]) -> StoreError {
     let StoreError::Postgres(cause) = &error else { return error };
     match advances {
-        _ if cfg!(semel_plant = "settle") => error,
+        _ if semel_store::planted!("settle") => error,
         [advance] if is_amiss(cause) => corrupt("job", advance.no.0, error.chain()),
         _ => error,
     }

@@ -47,10 +47,7 @@ pub(super) enum Settled {
 impl PostgresStore {
     /// What became of each of these moves, as soon as the server can be asked.
     pub(super) async fn settle(&self, advances: &[&Advance]) -> Result<Vec<Settled>, StoreError> {
-        let patience = match cfg!(semel_plant = "settle") {
-            false => self.shared.patience,
-            true => Duration::ZERO,
-        };
+        let patience = semel_store::planted!("settle", self.shared.patience, Duration::ZERO);
         self.settle_within(advances, patience).await
     }
 
@@ -147,7 +144,7 @@ impl Standing {
 
     /// Beside the fence, which is unlikely enough to be drawn twice.
     fn is_of(&self, advance: &Advance) -> bool {
-        self.worker == advance.state.worker || cfg!(semel_plant = "claim")
+        self.worker == advance.state.worker || semel_store::planted!("claim")
     }
 
     fn is_after(&self, advance: &Advance) -> bool {
