@@ -28,7 +28,7 @@ use crate::store::{Mesh, Report};
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// In front of every name.
-const PREFIX: &str = "cm_broker";
+const PREFIX: &str = "semel_broker";
 
 /// The label of meshes beyond those that are told apart.
 const OTHER: &str = "other";
@@ -401,7 +401,7 @@ mod tests {
                 _ => name.to_owned(),
             })
             .collect();
-        let rows = DOCUMENT.lines().filter_map(|line| line.strip_prefix("| `cm_broker"));
+        let rows = DOCUMENT.lines().filter_map(|line| line.strip_prefix("| `semel_broker"));
         let documented: BTreeSet<String> = rows
             .filter_map(|row| row.split_once('`'))
             .map(|(name, _)| format!("{PREFIX}{name}"))
@@ -424,14 +424,14 @@ mod tests {
         metrics.checked(&reports);
         let text = encoded(&metrics);
         let has = |line: &str| text.lines().any(|found| found == line);
-        assert!(has(r#"cm_broker_accepts_total{mesh="mesh-999",result="later"} 1"#));
-        assert!(has(r#"cm_broker_accepts_total{mesh="other",result="later"} 5"#));
+        assert!(has(r#"semel_broker_accepts_total{mesh="mesh-999",result="later"} 1"#));
+        assert!(has(r#"semel_broker_accepts_total{mesh="other",result="later"} 5"#));
         assert!(!text.contains("mesh-1000"));
-        assert!(has(r#"cm_broker_dedupe_orphan_found{mesh="mesh-0"} 2"#));
-        assert!(has(r#"cm_broker_dedupe_orphan_found{mesh="other"} 10"#));
-        assert!(has("cm_broker_atomicity_violation_found 1005"));
-        assert!(has("cm_broker_dedupe_orphan_check_total 2010"));
-        let series = text.lines().filter(|line| line.starts_with("cm_broker_accepts_total"));
+        assert!(has(r#"semel_broker_dedupe_orphan_found{mesh="mesh-0"} 2"#));
+        assert!(has(r#"semel_broker_dedupe_orphan_found{mesh="other"} 10"#));
+        assert!(has("semel_broker_atomicity_violation_found 1005"));
+        assert!(has("semel_broker_dedupe_orphan_check_total 2010"));
+        let series = text.lines().filter(|line| line.starts_with("semel_broker_accepts_total"));
         assert_eq!(series.count(), (METRIC_MESHES_MAX + 1) * AcceptResult::ALL.len());
     }
 }

@@ -77,8 +77,8 @@ async fn batches_above(served: &Served, rows: usize) -> u64 {
         let line = metrics.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.rsplit(' ').next()).unwrap().parse().unwrap()
     };
-    let le = format!("cm_broker_batch_rows_bucket{{le=\"{rows}.0\"}}");
-    value("cm_broker_batch_rows_count") - value(&le)
+    let le = format!("semel_broker_batch_rows_bucket{{le=\"{rows}.0\"}}");
+    value("semel_broker_batch_rows_count") - value(&le)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,7 +152,7 @@ async fn what_is_too_much_for_one_transaction_is_run_in_halves() {
     assert_eq!(one.send(send_frame("large-1", TOPIC, "hi")).await.status, 503);
     assert_eq!(one.send(send_frame("small-1", TOPIC, "hi")).await.status, 201);
     let (_, metrics) = get(served.address, "/metrics").await;
-    let shown = "cm_broker_batch_failures_total{why=\"too_many_rows\"} ";
+    let shown = "semel_broker_batch_failures_total{why=\"too_many_rows\"} ";
     let line = metrics.lines().find_map(|line| line.strip_prefix(shown)).unwrap();
     assert!(line.parse::<u64>().unwrap() >= 1, "{line}");
 }

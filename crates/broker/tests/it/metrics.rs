@@ -44,37 +44,37 @@ async fn every_answer_is_counted_once() {
         seq = receiver.pushed().await.deliveries.last().unwrap().seq;
     }
     receiver.ack(seq).await;
-    until(&served, "cm_broker_acks_total 2").await;
+    until(&served, "semel_broker_acks_total 2").await;
     // A topic's sender is a subscriber like any other.
-    until(&served, "cm_broker_pushes_total 4").await;
+    until(&served, "semel_broker_pushes_total 4").await;
     let text = scraped(&served).await;
     let mesh_id = served.fixture.mesh_id;
     for line in [
-        r#"cm_broker_accepts_total{mesh="test",result="accepted"} 2"#,
-        r#"cm_broker_accepts_total{mesh="test",result="duplicate"} 1"#,
-        r#"cm_broker_accepts_total{mesh="test",result="reused"} 1"#,
-        r#"cm_broker_accepts_total{mesh="test",result="refused"} 2"#,
-        r#"cm_broker_accepts_total{mesh="test",result="rate_limited"} 1"#,
-        r#"cm_broker_accepts_total{mesh="test",result="later"} 0"#,
-        r#"cm_broker_accepts_total{mesh="test",result="closed"} 0"#,
-        r#"cm_broker_dedupe_hits_total{phase="b0"} 2"#,
-        r#"cm_broker_dedupe_hits_total{phase="b2"} 0"#,
-        &format!(r#"cm_broker_dedupe_fingerprint_mismatch_total{{mesh_id="{mesh_id}"}} 1"#),
-        "cm_broker_rate_limit_consumed_then_b2_rejected_total 1",
-        r#"cm_broker_limiter_total{decision="allowed"} 3"#,
-        r#"cm_broker_limiter_total{decision="free"} 1"#,
-        r#"cm_broker_limiter_total{decision="denied"} 1"#,
-        "cm_broker_limiter_fallback_total 0",
+        r#"semel_broker_accepts_total{mesh="test",result="accepted"} 2"#,
+        r#"semel_broker_accepts_total{mesh="test",result="duplicate"} 1"#,
+        r#"semel_broker_accepts_total{mesh="test",result="reused"} 1"#,
+        r#"semel_broker_accepts_total{mesh="test",result="refused"} 2"#,
+        r#"semel_broker_accepts_total{mesh="test",result="rate_limited"} 1"#,
+        r#"semel_broker_accepts_total{mesh="test",result="later"} 0"#,
+        r#"semel_broker_accepts_total{mesh="test",result="closed"} 0"#,
+        r#"semel_broker_dedupe_hits_total{phase="b0"} 2"#,
+        r#"semel_broker_dedupe_hits_total{phase="b2"} 0"#,
+        &format!(r#"semel_broker_dedupe_fingerprint_mismatch_total{{mesh_id="{mesh_id}"}} 1"#),
+        "semel_broker_rate_limit_consumed_then_b2_rejected_total 1",
+        r#"semel_broker_limiter_total{decision="allowed"} 3"#,
+        r#"semel_broker_limiter_total{decision="free"} 1"#,
+        r#"semel_broker_limiter_total{decision="denied"} 1"#,
+        "semel_broker_limiter_fallback_total 0",
         // What came before the first that was told to wait, and that one.
-        "cm_broker_batch_size_count 5",
-        "cm_broker_commit_seconds_count 5",
-        "cm_broker_connections 2",
+        "semel_broker_batch_size_count 5",
+        "semel_broker_commit_seconds_count 5",
+        "semel_broker_connections 2",
         "# EOF",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
     drop(receiver);
-    until(&served, "cm_broker_connections 1").await;
+    until(&served, "semel_broker_connections 1").await;
     assert_eq!(served.hub.connections(), 1);
 }
 
@@ -85,7 +85,7 @@ async fn the_oldest_delivery_is_shown() {
         let shown = async |line: &str| {
             lag_once(&fixture.store, &clock, &metrics).await.unwrap();
             let text = encoded(&metrics);
-            let line = format!("cm_broker_delivery_lag_seconds{{mesh=\"test\"}} {line}");
+            let line = format!("semel_broker_delivery_lag_seconds{{mesh=\"test\"}} {line}");
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         };
         shown("0").await;
@@ -125,12 +125,12 @@ async fn what_the_claim_finds_is_a_hit_too() {
     assert!(first.await.is_ok() && second.await.is_ok());
     let text = encoded(pipeline.metrics());
     for line in [
-        r#"cm_broker_dedupe_hits_total{phase="b0"} 0"#,
-        r#"cm_broker_dedupe_hits_total{phase="b2"} 1"#,
-        r#"cm_broker_accepts_total{mesh="test",result="accepted"} 1"#,
-        r#"cm_broker_accepts_total{mesh="test",result="duplicate"} 1"#,
-        "cm_broker_batch_size_sum 2.0",
-        "cm_broker_batch_size_count 1",
+        r#"semel_broker_dedupe_hits_total{phase="b0"} 0"#,
+        r#"semel_broker_dedupe_hits_total{phase="b2"} 1"#,
+        r#"semel_broker_accepts_total{mesh="test",result="accepted"} 1"#,
+        r#"semel_broker_accepts_total{mesh="test",result="duplicate"} 1"#,
+        "semel_broker_batch_size_sum 2.0",
+        "semel_broker_batch_size_count 1",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
@@ -146,9 +146,9 @@ async fn what_a_night_finds_is_shown() {
         night_once(&served.fixture.store, served.clock.wall(), &metrics).await.unwrap();
         let text = encoded(&metrics);
         for line in [
-            format!("cm_broker_dedupe_orphan_check_total {checks}"),
-            format!(r#"cm_broker_dedupe_orphan_found{{mesh="test"}} {orphans}"#),
-            format!("cm_broker_atomicity_violation_found {violations}"),
+            format!("semel_broker_dedupe_orphan_check_total {checks}"),
+            format!(r#"semel_broker_dedupe_orphan_found{{mesh="test"}} {orphans}"#),
+            format!("semel_broker_atomicity_violation_found {violations}"),
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }

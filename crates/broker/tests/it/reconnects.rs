@@ -30,14 +30,14 @@ async fn ten_thousand_reconnects_leave_nothing_behind() {
     let before = rows(&served);
     let coming = (0..DAEMONS).map(|number| tokio::spawn(come_and_go(served.address, number)));
     let live = futures_util::future::join_all(coming).await;
-    until(&served, &format!("cm_broker_connections {DAEMONS}")).await;
+    until(&served, &format!("semel_broker_connections {DAEMONS}")).await;
     assert_eq!(served.hub.connections(), DAEMONS);
     let mut expected = before;
     expected.insert("session".to_owned(), DAEMONS);
     expected.insert("presence".to_owned(), DAEMONS);
     assert_eq!(rows(&served), expected, "no table grows by coming and going");
     drop(live);
-    until(&served, "cm_broker_connections 0").await;
+    until(&served, "semel_broker_connections 0").await;
 }
 
 /// The last of a daemon's many connections. Every other time it comes back before it has left, so

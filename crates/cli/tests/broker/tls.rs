@@ -121,8 +121,11 @@ async fn a_message_travels_over_tls() {
     let mut text = String::new();
     let _ = scrape.read_to_string(&mut text).await;
     assert!(text.contains("content-type: application/openmetrics-text"), "{text}");
-    assert!(text.contains("\ncm_broker_connections 1\n"), "{text}");
-    assert!(text.contains(r#"cm_broker_accepts_total{mesh="test",result="accepted"} 1"#), "{text}");
+    assert!(text.contains("\nsemel_broker_connections 1\n"), "{text}");
+    assert!(
+        text.contains(r#"semel_broker_accepts_total{mesh="test",result="accepted"} 1"#),
+        "{text}"
+    );
 
     // The end of the process waits until everybody is told.
     assert_eq!(broker.stop(), Some(0));

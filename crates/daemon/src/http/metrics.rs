@@ -79,7 +79,7 @@ impl Metrics {
 
     /// The text that a scraper reads.
     pub(super) fn encode(&self, api: &Api, live: &Live) -> String {
-        let mut registry = Registry::with_prefix("cm_daemon");
+        let mut registry = Registry::with_prefix("semel_daemon");
         api.register_metrics(&mut registry);
         self.register_sends(&mut registry, live);
         register_live(&mut registry, live);

@@ -198,7 +198,8 @@ async fn an_inbox_that_is_full_lets_the_oldest_that_were_read_go_and_no_others()
             let metrics = served.get("/v1/metrics").await;
             let metrics = String::from_utf8(metrics.body).unwrap();
             let mut lines = metrics.lines();
-            let line = lines.find_map(|it| it.strip_prefix("cm_daemon_disk_pct{kind=\"inbox\"} "));
+            let line =
+                lines.find_map(|it| it.strip_prefix("semel_daemon_disk_pct{kind=\"inbox\"} "));
             let percent: u64 = line.expect("the metric is there").parse().unwrap();
             if (1..=90).contains(&percent) {
                 return percent;

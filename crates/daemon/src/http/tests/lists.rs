@@ -106,7 +106,7 @@ async fn what_could_not_be_taken_is_kept_shown_and_dropped() {
     }
     assert_eq!(served.get("/v1/health").await.json()["set_aside"], 1, "once");
     let metrics = String::from_utf8(served.get("/v1/metrics").await.body).unwrap();
-    assert!(metrics.contains("cm_daemon_invalid_inbound_total 1"), "{metrics}");
+    assert!(metrics.contains("semel_daemon_invalid_inbound_total 1"), "{metrics}");
     let item = served.get("/v1/inbox/aside").await.json()["items"][0].clone();
     assert_eq!((&item["source"], &item["reason"]), (&json!("jobs"), &json!("no plan")));
     assert_eq!((&item["seq"], &item["body"]), (&json!(7), &refused["message"]));

@@ -65,19 +65,19 @@ async fn what_the_daemon_says_of_itself() {
     let said = served.get("/v1/metrics").await;
     let text = String::from_utf8(said.body.clone()).unwrap();
     for line in [
-        "cm_daemon_connected 0",
-        r#"cm_daemon_outbox_depth{status="pending"} 1"#,
-        r#"cm_daemon_send_total{kind="topic",status="queued"} 1"#,
-        r#"cm_daemon_send_total{kind="topic",status="duplicate"} 1"#,
-        r#"cm_daemon_dedupe_total{direction="out"} 1"#,
-        r#"cm_daemon_dedupe_total{direction="in"} 1"#,
-        r#"cm_daemon_recv_total{kind="topic"} 2"#,
-        r#"cm_daemon_reconnects_total{reason="gone"} 0"#,
-        r#"cm_daemon_disk_pct{kind="outbox"} 0"#,
-        r#"cm_daemon_disk_pct{kind="disk"} "#,
-        "cm_daemon_local_token_rotations_total 0",
-        r#"cm_daemon_ipc_request_total{endpoint="/v1/send",status="202",transport="socket"} 2"#,
-        "cm_daemon_ipc_duration_seconds_count",
+        "semel_daemon_connected 0",
+        r#"semel_daemon_outbox_depth{status="pending"} 1"#,
+        r#"semel_daemon_send_total{kind="topic",status="queued"} 1"#,
+        r#"semel_daemon_send_total{kind="topic",status="duplicate"} 1"#,
+        r#"semel_daemon_dedupe_total{direction="out"} 1"#,
+        r#"semel_daemon_dedupe_total{direction="in"} 1"#,
+        r#"semel_daemon_recv_total{kind="topic"} 2"#,
+        r#"semel_daemon_reconnects_total{reason="gone"} 0"#,
+        r#"semel_daemon_disk_pct{kind="outbox"} 0"#,
+        r#"semel_daemon_disk_pct{kind="disk"} "#,
+        "semel_daemon_local_token_rotations_total 0",
+        r#"semel_daemon_ipc_request_total{endpoint="/v1/send",status="202",transport="socket"} 2"#,
+        "semel_daemon_ipc_duration_seconds_count",
         "# EOF",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
