@@ -71,9 +71,9 @@ const STATUS: Kind = Kind::Word(&[
 ]);
 const CLASS: Kind =
     Kind::Word(&["transient", "gear_bug", "plan_rejected", "user_error", "resource_limit"]);
-const REASON: Field = Field::new("reason", Kind::Text { bytes_max: 1024 }, "why, for the record");
+const REASON: Field = Field::new("reason", Kind::Text { bytes_max: 1024 }, "the reason, in words");
 const LIMIT: Field =
-    Field::new("limit", Kind::Number { min: 1, max: 500 }, "items at the most; 50 without it");
+    Field::new("limit", Kind::Number { min: 1, max: 500 }, "at most this many items; default: 50");
 /// A plan of the largest size, and what surrounds it.
 const BODY_BYTES_MAX: usize = DOCUMENT_BYTES_MAX + 64 * 1024;
 
@@ -92,53 +92,53 @@ const ROUTES: &[Route<Jobs>] = &[
     Route {
         headers: &[Field::new("idempotency-key", Kind::Id, "the job is made once under this key")],
         body: &[
-            Field::new("request", Kind::Text { bytes_max: REQUEST_BYTES_MAX }, "in words"),
-            Field::new("plan", Kind::Any, "or as a plan"),
-            Field::new("conversation_id", NAME, "jobs of one conversation run in order"),
-            Field::new("priority", PRIORITY, "how urgent it is; normal without it"),
+            Field::new("request", Kind::Text { bytes_max: REQUEST_BYTES_MAX }, "the task in words"),
+            Field::new("plan", Kind::Any, "the task as a plan"),
+            Field::new("conversation_id", NAME, "jobs of one conversation run one after the other"),
+            Field::new("priority", PRIORITY, "the job's priority; default: normal"),
             Field::new(
                 "timeout_ms",
                 Kind::Number { min: 1, max: NUMBER_MAX },
-                "how long it may take; 300,000 without it",
+                "the job's time limit; default: 300,000",
             ),
         ],
         body_bytes_max: Some(BODY_BYTES_MAX),
         answers: &[
-            Answer::json(201, "it waits for a worker", schema::taken),
-            Answer::json(200, "it was there already", schema::taken),
+            Answer::json(201, "the job was taken in", schema::taken),
+            Answer::json(200, "the job already existed", schema::taken),
         ],
         problems: SUBMIT_PROBLEMS,
-        ..Route::post("/v1/jobs", "Takes a job in", |call| Box::pin(submit::submit(call)))
+        ..Route::post("/v1/jobs", "Submits a job", |call| Box::pin(submit::submit(call)))
     },
     Route {
         query: &[
-            Field::new("status", STATUS, "that stand there"),
-            Field::new("class", CLASS, "that failed so"),
-            Field::new("conversation", NAME, "of this conversation"),
+            Field::new("status", STATUS, "only jobs with this status"),
+            Field::new("class", CLASS, "only failed jobs of this class"),
+            Field::new("conversation", NAME, "only jobs of this conversation"),
             Field::new(
                 "after",
                 Kind::Number { min: 0, max: NUMBER_MAX },
-                "where the last page ended",
+                "the end of the previous page",
             ),
             LIMIT,
         ],
-        answers: &[Answer::json(200, "jobs, the newest first", schema::summaries)],
+        answers: &[Answer::json(200, "jobs, newest first", schema::summaries)],
         ..Route::get("/v1/jobs", "Lists jobs", |call| Box::pin(look::list(call)))
     },
     Route {
         query: &[Field::new(
             "minutes",
             Kind::Number { min: 1, max: 60 * 24 * 30 },
-            "how far to look back; 60 without it",
+            "how far to look back; default: 60",
         )],
-        answers: &[Answer::json(200, "what failed, the most often first", schema::patterns)],
-        ..Route::get("/v1/jobs/patterns", "Counts what fails again and again", |call| {
+        answers: &[Answer::json(200, "failures, the most frequent first", schema::patterns)],
+        ..Route::get("/v1/jobs/patterns", "Counts failures that repeat", |call| {
             Box::pin(look::patterns(call))
         })
     },
     Route {
-        body: &[Field::needed("class", CLASS, "failed jobs of this class")],
-        answers: &[Answer::json(200, "the jobs that repeat them", schema::retried)],
+        body: &[Field::needed("class", CLASS, "repeat the failed jobs of this class")],
+        answers: &[Answer::json(200, "the new jobs", schema::retried)],
         problems: &[Code::InsufficientStorage],
         ..Route::post("/v1/jobs/retry", "Repeats all failed jobs of a class", |call| {
             Box::pin(person::retry_class(call))
@@ -152,37 +152,37 @@ const ROUTES: &[Route<Jobs>] = &[
     Route {
         headers: &[LAST_EVENT_ID],
         query: &[AFTER],
-        answers: &[Answer::events("what happens to the job; ends with it")],
+        answers: &[Answer::events("events of the job; the stream ends with the job")],
         problems: &[Code::JobNotFound, Code::TooManyStreams],
-        ..Route::get("/v1/jobs/{id}/events", "Streams what happens to a job", |call| {
+        ..Route::get("/v1/jobs/{id}/events", "Streams the events of a job", |call| {
             Box::pin(events::stream(call))
         })
     },
     Route {
-        query: &[Field::needed("sha256", HASH, "its hash, in 64 lower-case hexadecimal digits")],
+        query: &[Field::needed("sha256", HASH, "the file's hash, 64 lower-case hex digits")],
         answers: &[Answer::file("the file")],
         problems: &[Code::JobNotFound, Code::ArtifactNotFound, Code::TooManyStreams],
-        ..Route::get("/v1/jobs/{id}/artifact", "Gives a file that a step gave", |call| {
+        ..Route::get("/v1/jobs/{id}/artifact", "Downloads a file that a step produced", |call| {
             Box::pin(look::artifact(call))
         })
     },
     Route {
         body: &[
-            Field::needed("plan_hash", NAME, "the hash of the plan that is approved"),
+            Field::needed("plan_hash", NAME, "the hash of the approved plan"),
             Field::new(
                 "answer",
                 Kind::Word(&["approve", "happened", "run"]),
-                "to \"this step may have happened\": it happened, or run it",
+                "approve the plan, or say of a step in question: it happened, or run it",
             ),
             Field::new(
                 "question",
                 Kind::Number { min: 0, max: NUMBER_MAX },
-                "the number of the question that \"happened\" or \"run\" answers",
+                "the number of the question that is answered",
             ),
-            Field::new("result", Kind::Any, "what it gave, if it happened"),
+            Field::new("result", Kind::Any, "the step's result, if it happened"),
         ],
         body_bytes_max: Some(BODY_BYTES_MAX),
-        answers: &[Answer::json(200, "it goes on", schema::moved)],
+        answers: &[Answer::json(200, "the job goes on", schema::moved)],
         problems: &[
             Code::JobNotFound,
             Code::JobNotWaiting,
@@ -192,23 +192,23 @@ const ROUTES: &[Route<Jobs>] = &[
             Code::PayloadTooLarge,
             Code::InsufficientStorage,
         ],
-        ..Route::post("/v1/jobs/{id}/approve", "Approves this very plan, once", |call| {
+        ..Route::post("/v1/jobs/{id}/approve", "Approves exactly this plan, once", |call| {
             Box::pin(person::approve(call))
         })
     },
     Route {
         body: &[REASON],
-        answers: &[Answer::json(200, "it was cancelled", schema::moved)],
+        answers: &[Answer::json(200, "the job was cancelled", schema::moved)],
         problems: &[Code::JobNotFound, Code::JobNotWaiting, Code::InsufficientStorage],
-        ..Route::post("/v1/jobs/{id}/reject", "Rejects what a job waits for", |call| {
+        ..Route::post("/v1/jobs/{id}/reject", "Rejects a plan or a step; cancels the job", |call| {
             Box::pin(person::reject(call))
         })
     },
     Route {
         body: &[REASON],
-        answers: &[Answer::json(200, "it was cancelled", schema::moved)],
+        answers: &[Answer::json(200, "the job was cancelled", schema::moved)],
         problems: &[Code::JobNotFound, Code::JobEnded, Code::InsufficientStorage],
-        ..Route::post("/v1/jobs/{id}/cancel", "Cancels a job and stops what runs for it", |call| {
+        ..Route::post("/v1/jobs/{id}/cancel", "Cancels a job and stops its running steps", |call| {
             Box::pin(person::cancel(call))
         })
     },
@@ -229,8 +229,8 @@ const ROUTES: &[Route<Jobs>] = &[
         ..Route::get("/v1/breakers", "Lists breakers", |call| Box::pin(look::breakers(call)))
     },
     Route {
-        body: &[Field::needed("action", NAME, "gear.action")],
-        answers: &[Answer::json(200, "it is closed", schema::closed)],
+        body: &[Field::needed("action", NAME, "the action, as gear.action")],
+        answers: &[Answer::json(200, "the breaker is closed", schema::closed)],
         problems: &[Code::BreakerNotFound, Code::InsufficientStorage],
         ..Route::post("/v1/breakers/close", "Closes a breaker by hand", |call| {
             Box::pin(person::breaker_close(call))
@@ -243,8 +243,8 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
-        answers: &[Answer::json(200, "gears by name, as they are now", schema::gears)],
-        ..Route::post("/v1/gears/refresh", "Reads what was installed, enabled, disabled", |call| {
+        answers: &[Answer::json(200, "gears by name, after the reload", schema::gears)],
+        ..Route::post("/v1/gears/refresh", "Reloads the gears that are installed now", |call| {
             Box::pin(look::gears_refresh(call))
         })
     },

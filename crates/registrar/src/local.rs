@@ -32,18 +32,22 @@ pub fn part(registrar: Arc<Registrar>) -> Part {
     Part::new(registrar, ROUTES)
 }
 
-const ENVELOPE: Field = Field::needed("envelope", Kind::Object, "what is to happen");
+const ENVELOPE: Field = Field::needed("envelope", Kind::Object, "the effect to register");
 const DOMAIN: Field =
-    Field::needed("domain", Kind::Name { bytes_max: DOMAIN_BYTES_MAX }, "whose grants or gate");
+    Field::needed("domain", Kind::Name { bytes_max: DOMAIN_BYTES_MAX }, "the domain");
 const ATTEMPT: &[Field] = &[
     ENVELOPE,
-    Field::needed("grant", Kind::Object, "who allows it"),
-    Field::needed("attempt_id", Kind::Name { bytes_max: NAME_BYTES_MAX }, "which try this is"),
+    Field::needed("grant", Kind::Object, "the grant that allows it"),
+    Field::needed(
+        "attempt_id",
+        Kind::Name { bytes_max: NAME_BYTES_MAX },
+        "the name of this attempt",
+    ),
 ];
 
 const REGISTERED: &[Answer] = &[
-    Answer::json(201, "it is registered now: do it", schema::registered),
-    Answer::json(200, "an exact retry: what was registered then", schema::registered),
+    Answer::json(201, "the effect is registered now: carry it out", schema::registered),
+    Answer::json(200, "an exact retry: the effect that was registered before", schema::registered),
 ];
 const NOT_REGISTERED: &[Code] = &[
     Code::NotFound,
@@ -66,32 +70,40 @@ const ROUTES: &[Route<Registrar>] = &[
     Route {
         body: &[
             ENVELOPE,
-            Field::new("not_before", Kind::Time, "not valid before; now if it is not given"),
-            Field::new("not_after", Kind::Time, "not valid after; until the request is stale"),
+            Field::new("not_before", Kind::Time, "start of validity; default: now"),
+            Field::new(
+                "not_after",
+                Kind::Time,
+                "end of validity; default: when the request becomes stale",
+            ),
         ],
         body_bytes_max: Some(BODY_BYTES_MAX),
-        answers: &[Answer::json(201, "a grant", schema::granted)],
+        answers: &[Answer::json(201, "the grant", schema::granted)],
         problems: &[Code::AuthorityMissing, Code::OutcomeUnknown],
         ..Route::post(GRANTS, "Allows a request, once", |call| Box::pin(grant_issue(call)))
     },
     Route {
         query: &[
             DOMAIN,
-            Field::new("after", Kind::Name { bytes_max: 64 }, "after the grant with this nonce"),
-            Field::new("limit", Kind::Number { min: 1, max: PAGE_MAX as i64 }, "at the most"),
+            Field::new(
+                "after",
+                Kind::Name { bytes_max: 64 },
+                "only grants after the one with this nonce",
+            ),
+            Field::new("limit", Kind::Number { min: 1, max: PAGE_MAX as i64 }, "at most this many"),
         ],
         answers: &[Answer::json(200, "grants by nonce", schema::grants)],
         ..Route::get(GRANTS, "Lists grants of a domain", |call| Box::pin(grant_list(call)))
     },
     Route {
-        answers: &[Answer::empty(204, "it allows nothing any more")],
+        answers: &[Answer::empty(204, "the grant is revoked")],
         problems: &[
             Code::NotFound,
             Code::GrantNotFound,
             Code::ReplayNonceConsumed,
             Code::OutcomeUnknown,
         ],
-        ..Route::delete("/v1/grants/{id}", "Takes the grant with this nonce back", |call| {
+        ..Route::delete("/v1/grants/{id}", "Revokes the grant with this nonce", |call| {
             Box::pin(grant_revoke(call))
         })
     },
@@ -106,32 +118,30 @@ const ROUTES: &[Route<Registrar>] = &[
         query: &[Field::new(
             "mode",
             Kind::Word(&["resolve", "show"]),
-            "show waits for nothing and closes nothing",
+            "resolve waits for lost attempts and closes them; show only looks",
         )],
-        answers: &[Answer::json(200, "what happened to it", schema::effect)],
+        answers: &[Answer::json(200, "the outcome of the request", schema::effect)],
         problems: &[Code::NotFound, Code::EffectNotFound, Code::OutcomeUnknown],
-        ..Route::get("/v1/effects/{id}", "Says what happened to a request, by its key", |call| {
+        ..Route::get("/v1/effects/{id}", "Shows the outcome of a request, by its key", |call| {
             Box::pin(resolve(call))
         })
     },
     Route {
         body: &[
-            Field::needed("verdict", Kind::Word(&["passed", "failed"]), "how it is"),
-            Field::new("note", Kind::Name { bytes_max: NOTE_BYTES_MAX }, "what was found"),
+            Field::needed("verdict", Kind::Word(&["passed", "failed"]), "the verdict"),
+            Field::new("note", Kind::Name { bytes_max: NOTE_BYTES_MAX }, "the findings, in words"),
         ],
         body_bytes_max: Some(BODY_BYTES_MAX),
-        answers: &[Answer::json(200, "it is written down", schema::verified)],
+        answers: &[Answer::json(200, "the verdict is recorded", schema::verified)],
         problems: &[
             Code::NotFound,
             Code::EffectNotFound,
             Code::VerdictExists,
             Code::OutcomeUnknown,
         ],
-        ..Route::post(
-            "/v1/effects/{id}/verify",
-            "Says whether an effect is as it should be",
-            |call| Box::pin(verify(call)),
-        )
+        ..Route::post("/v1/effects/{id}/verify", "Records whether an effect is correct", |call| {
+            Box::pin(verify(call))
+        })
     },
     Route {
         body: ATTEMPT,
@@ -140,46 +150,59 @@ const ROUTES: &[Route<Registrar>] = &[
         problems: NOT_REGISTERED,
         ..Route::post(
             "/v1/effects/{id}/compensate",
-            "Compensates an effect that has failed",
+            "Registers the compensation of an effect that has failed",
             |call| Box::pin(compensate(call)),
         )
     },
     Route {
         query: &[DOMAIN],
-        answers: &[Answer::json(200, "which it is", schema::gate)],
-        ..Route::get("/v1/registrar/gate", "Says whether registrations pass", |call| {
-            Box::pin(gate_show(call))
-        })
+        answers: &[Answer::json(200, "the gate's state", schema::gate)],
+        ..Route::get(
+            "/v1/registrar/gate",
+            "Shows whether registrations are allowed or held",
+            |call| Box::pin(gate_show(call)),
+        )
     },
     Route {
-        body: &[DOMAIN, Field::needed("action", Kind::Word(&["open", "hold"]), "what to do")],
+        body: &[
+            DOMAIN,
+            Field::needed("action", Kind::Word(&["open", "hold"]), "open or hold the gate"),
+        ],
         body_bytes_max: Some(BODY_BYTES_MAX),
-        answers: &[Answer::json(200, "which it is now", schema::gate)],
+        answers: &[Answer::json(200, "the gate's new state", schema::gate)],
         problems: &[Code::OutcomeUnknown],
-        ..Route::post("/v1/registrar/gate", "Lets registrations pass, or holds them", |call| {
+        ..Route::post("/v1/registrar/gate", "Allows or holds registrations", |call| {
             Box::pin(gate_set(call))
         })
     },
     Route {
         query: &[
             Field::needed("ledger", Kind::Word(&["attempts", "failures"]), "which ledger"),
-            Field::new("domain", Kind::Name { bytes_max: DOMAIN_BYTES_MAX }, "whose registrar"),
-            Field::new("before", Kind::Number { min: 1, max: NUMBER_MAX }, "before this entry"),
-            Field::new("limit", Kind::Number { min: 1, max: PAGE_MAX as i64 }, "at the most"),
+            Field::new(
+                "domain",
+                Kind::Name { bytes_max: DOMAIN_BYTES_MAX },
+                "only this domain; the ledger of job approvals is kept beside the jobs",
+            ),
+            Field::new(
+                "before",
+                Kind::Number { min: 1, max: NUMBER_MAX },
+                "only lines before this entry",
+            ),
+            Field::new("limit", Kind::Number { min: 1, max: PAGE_MAX as i64 }, "at most this many"),
         ],
-        answers: &[Answer::json(200, "lines, the newest first", schema::audit)],
-        ..Route::get(AUDIT, "Shows attempts, or what was refused", |call| Box::pin(audit(call)))
+        answers: &[Answer::json(200, "lines, newest first", schema::audit)],
+        ..Route::get(AUDIT, "Shows attempts or refusals", |call| Box::pin(audit(call)))
     },
     Route {
         body: &[Field::needed(
             "older_than_days",
             Kind::Number { min: RETENTION_DAYS_MIN as i64, max: RETENTION_DAYS_MAX as i64 },
-            "lines that are younger stay",
+            "delete only lines that are older than this many days",
         )],
         body_bytes_max: Some(BODY_BYTES_MAX),
-        answers: &[Answer::json(200, "what is forgotten", schema::swept)],
+        answers: &[Answer::json(200, "the deleted lines", schema::swept)],
         problems: &[Code::OutcomeUnknown],
-        ..Route::post("/v1/registrar/sweep", "Forgets old lines of the ledgers", |call| {
+        ..Route::post("/v1/registrar/sweep", "Deletes old lines of the ledgers", |call| {
             Box::pin(sweep(call))
         })
     },

@@ -24,11 +24,11 @@ pub(super) fn part(engine: Arc<Engine>) -> Part {
 const ROUTES: &[Route<Alone>] = &[
     Route {
         answers: &[Answer::json(200, "the version", versioned)],
-        ..Route::get("/v1/version", "Says which program this is", |call| Box::pin(version(call)))
+        ..Route::get("/v1/version", "Shows the engine's version", |call| Box::pin(version(call)))
     },
     Route {
-        answers: &[Answer::json(200, "how it is", healthy)],
-        ..Route::get("/v1/health", "Says how the engine is", |call| Box::pin(health(call)))
+        answers: &[Answer::json(200, "the engine's state", healthy)],
+        ..Route::get("/v1/health", "Shows the engine's state", |call| Box::pin(health(call)))
     },
     Route {
         answers: &[Answer {
@@ -37,7 +37,7 @@ const ROUTES: &[Route<Alone>] = &[
             about: "OpenMetrics",
             schema: schema::text,
         }],
-        ..Route::get("/v1/metrics", "Counts and measures", |call| Box::pin(metrics(call)))
+        ..Route::get("/v1/metrics", "Shows metrics", |call| Box::pin(metrics(call)))
     },
     Route {
         answers: &[Answer::json(200, "OpenAPI 3.1", schema::any_object)],

@@ -23,20 +23,23 @@ const COUNT: Kind = Kind::Number { min: 0, max: NUMBER_MAX };
 const MENTIONS: Kind = Kind::Names { items_max: MENTIONS_MAX, bytes_max: REF_BYTES_MAX + 1 };
 
 const LIMIT: Field =
-    Field::new("limit", Kind::Number { min: 1, max: PAGE_MAX }, "items at the most");
+    Field::new("limit", Kind::Number { min: 1, max: PAGE_MAX }, "at most this many items");
 const MESSAGE: Field = Field::new("message", TEXT, "the body, as text");
 const BODY: Field = Field::new("body_base64", Kind::Base64, "the body, in base64");
 const CLIENT_MESSAGE_ID: Field =
-    Field::new("client_message_id", Kind::Id, "the id under which it happens once");
+    Field::new("client_message_id", Kind::Id, "the id under which the message is sent once");
 const IDEMPOTENCY_KEY: Field = Field::new(
     "idempotency-key",
     Kind::Id,
-    "the id under which it happens once; goes before the body's",
+    "the id under which the message is sent once; it takes precedence over the body's",
 );
-const PRIORITY_FIELD: Field = Field::new("priority", PRIORITY, "how urgent it is");
-const META: Field = Field::new("meta", Kind::Object, "anything, up to 16 KiB");
-const REPLY_TO: Field =
-    Field::new("reply_to_id", NAME, "the broker_message_id of what it replies to");
+const PRIORITY_FIELD: Field = Field::new("priority", PRIORITY, "the priority of the message");
+const META: Field = Field::new("meta", Kind::Object, "any JSON object, up to 16 KiB");
+const REPLY_TO: Field = Field::new(
+    "reply_to_id",
+    NAME,
+    "the broker_message_id of the message to which this one replies",
+);
 const MENTIONS_FIELD: Field =
     Field::new("mentions", MENTIONS, "public keys or @names; kept sorted in meta.mentions");
 const TOPIC: Field = Field::needed("topic", TO, "the topic's name, with or without #");
@@ -51,8 +54,8 @@ const fn json(status: u16, about: &'static str, schema: fn() -> Value) -> Answer
 }
 
 const SENT: &[Answer] = &[
-    json(202, "it is on disk and waits, or is on the wire", schema::queued),
-    json(200, "the broker has it already", schema::duplicate),
+    json(202, "the message is on disk; it waits or is being sent", schema::queued),
+    json(200, "the broker already has the message", schema::duplicate),
 ];
 const SEND_PROBLEMS: &[Code] = &[
     Code::IdempotencyKeyReused,
@@ -107,59 +110,67 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
     },
     Route {
         query: &[
-            Field::new("since", Kind::Time, "received at or after this time"),
-            Field::new("topic", TO, "of this topic"),
-            Field::new("from", NAME, "of the sender with this public key"),
-            Field::new("after", COUNT, "after the item with this id"),
+            Field::new("since", Kind::Time, "only messages received at or after this time"),
+            Field::new("topic", TO, "only messages of this topic"),
+            Field::new("from", NAME, "only messages from the sender with this public key"),
+            Field::new("after", COUNT, "only items after the one with this id"),
             LIMIT,
-            Field::new("reader", NAME, "after what this reader has acknowledged"),
-            Field::new("mentions", NAME, "that mention this public key, or me"),
+            Field::new(
+                "reader",
+                NAME,
+                "only messages after the last one that this reader has acknowledged",
+            ),
+            Field::new("mentions", NAME, "only messages that mention this public key, or me"),
         ],
         answers: &[json(200, "messages in the order of arrival", schema::messages)],
-        ..get("/v1/inbox", "Lists what arrived", |call| Box::pin(inbox::list(call)))
+        ..get("/v1/inbox", "Lists messages that arrived", |call| Box::pin(inbox::list(call)))
     },
     Route {
         body: &[
-            Field::needed("reader", NAME, "who has read"),
-            Field::needed("id", COUNT, "up to the item with this id"),
-            Field::new("topic", TO, "and of this topic alone"),
+            Field::needed("reader", NAME, "the name of the reader"),
+            Field::needed("id", COUNT, "the last message that the reader has read"),
+            Field::new("topic", TO, "only messages of this topic"),
         ],
-        answers: &[json(200, "how far the reader has read now", schema::reader)],
+        answers: &[json(200, "the last message that the reader has read", schema::reader)],
         problems: &[Code::InsufficientStorage],
         ..post("/v1/inbox/ack", "Remembers how far a reader has read", |call| {
             Box::pin(inbox::ack(call))
         })
     },
     Route {
-        query: &[Field::new("after", COUNT, "after the item with this id"), LIMIT],
+        query: &[Field::new("after", COUNT, "only items after the one with this id"), LIMIT],
         answers: &[json(200, "oldest first", schema::asides)],
-        ..get("/v1/inbox/aside", "Lists what arrived and could not be taken", |call| {
+        ..get("/v1/inbox/aside", "Lists messages that arrived and could not be accepted", |call| {
             Box::pin(inbox::aside(call))
         })
     },
     Route {
         body: &[
-            Field::needed("reason", SHORT, "why it could not be taken"),
-            Field::needed("message", TEXT, "what came"),
+            Field::needed("reason", SHORT, "the reason why it could not be accepted"),
+            Field::needed("message", TEXT, "the message, as it arrived"),
             Field::new("seq", COUNT, "its number in the mesh's history"),
         ],
-        answers: &[json(200, "it is kept, once", schema::done)],
+        answers: &[json(200, "the message is kept, once", schema::done)],
         problems: &[Code::InsufficientStorage],
-        ..post("/v1/inbox/aside", "Keeps a message that its reader could not take", |call| {
+        ..post("/v1/inbox/aside", "Keeps a message that its reader could not accept", |call| {
             Box::pin(inbox::set_aside(call))
         })
     },
     Route {
-        answers: &[json(200, "whether it was there", schema::dropped)],
+        answers: &[json(200, "whether the message existed", schema::dropped)],
         problems: &[Code::InsufficientStorage],
-        ..post("/v1/inbox/aside/{id}/drop", "Deletes what somebody has looked at", |call| {
+        ..post("/v1/inbox/aside/{id}/drop", "Deletes a message that was set aside", |call| {
             Box::pin(inbox::drop_aside(call))
         })
     },
     Route {
         query: &[
-            Field::needed("q", Kind::Name { bytes_max: SEARCH_BYTES_MAX }, "words, all of them"),
-            Field::new("after", COUNT, "after the item with this id"),
+            Field::needed(
+                "q",
+                Kind::Name { bytes_max: SEARCH_BYTES_MAX },
+                "words that the messages contain, all of them",
+            ),
+            Field::new("after", COUNT, "only items after the one with this id"),
             LIMIT,
         ],
         answers: &[json(200, "messages in the order of arrival", schema::messages)],
@@ -169,15 +180,17 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
     },
     Route {
         query: &[
-            Field::new("failed", Kind::Flag, "only what was given up"),
-            Field::new("after", NAME, "after the row with this outbox_id"),
+            Field::new("failed", Kind::Flag, "only rows that were given up"),
+            Field::new("after", NAME, "only rows after the one with this outbox_id"),
             LIMIT,
         ],
-        answers: &[json(200, "rows in the order of accept", schema::rows)],
-        ..get("/v1/outbox", "Lists what was accepted here", |call| Box::pin(outbox::list(call)))
+        answers: &[json(200, "rows in the order in which they were accepted", schema::rows)],
+        ..get("/v1/outbox", "Lists messages that this host accepted", |call| {
+            Box::pin(outbox::list(call))
+        })
     },
     Route {
-        answers: &[json(200, "the row, and those that took its place", schema::row)],
+        answers: &[json(200, "the row, and the rows that replaced it", schema::row)],
         problems: &[Code::OutboxRowNotFound],
         ..get("/v1/outbox/{id}", "Shows a row by its outbox_id or client_message_id", |call| {
             Box::pin(outbox::inspect(call))
@@ -188,12 +201,20 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             Field::new("client_message_id", Kind::Id, "the id of the new row"),
             MESSAGE,
             BODY,
-            Field::new("even_if_delivered", Kind::Flag, "also if nobody knows what became of it"),
+            Field::new(
+                "even_if_delivered",
+                Kind::Flag,
+                "also if it is unknown whether the old message was delivered",
+            ),
         ],
         body_bytes_max: Some(SEND_BYTES_MAX),
         answers: &[
-            json(202, "a new row waits in its place", schema::requeued),
-            json(200, "the broker had it after all: nothing is sent again", schema::delivered),
+            json(202, "a new row has replaced it, and waits", schema::requeued),
+            json(
+                200,
+                "the broker already had the message: nothing is sent again",
+                schema::delivered,
+            ),
         ],
         problems: &[
             Code::OutboxRowNotFound,
@@ -201,7 +222,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             Code::PayloadTooLarge,
             Code::InsufficientStorage,
         ],
-        ..post("/v1/outbox/{id}/requeue", "Retires a row in favour of a new one", |call| {
+        ..post("/v1/outbox/{id}/requeue", "Replaces a row by a new one with a new id", |call| {
             Box::pin(outbox::requeue(call))
         })
     },
@@ -209,36 +230,37 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         body: &[Field::needed(
             "older_than_days",
             Kind::Number { min: 0, max: 36_500 },
-            "payloads of done rows accepted before that",
+            "delete the payloads of done rows that are older than this many days",
         )],
-        answers: &[json(200, "how many payloads are gone", schema::pruned)],
+        answers: &[json(200, "the number of deleted payloads", schema::pruned)],
         problems: &[Code::InsufficientStorage],
-        ..post("/v1/outbox/prune", "Drops payloads; ids and fingerprints stay", |call| {
+        ..post("/v1/outbox/prune", "Deletes payloads; ids and fingerprints stay", |call| {
             Box::pin(outbox::prune(call))
         })
     },
     Route {
-        query: &[Field::new("after", NAME, "after the member with this member_id"), LIMIT],
+        query: &[
+            Field::new("after", NAME, "only members after the one with this member_id"),
+            LIMIT,
+        ],
         answers: &[json(200, "members, and whether they are online", schema::peers)],
-        ..get("/v1/peers", "Lists who is in the mesh", |call| Box::pin(mesh::peers(call)))
+        ..get("/v1/peers", "Lists the mesh's members", |call| Box::pin(mesh::peers(call)))
     },
     Route {
-        answers: &[json(200, "how many members there are", schema::refreshed)],
+        answers: &[json(200, "the number of members", schema::refreshed)],
         problems: REFUSALS,
-        ..post("/v1/peers/refresh", "Asks the broker who is in the mesh", |call| {
+        ..post("/v1/peers/refresh", "Refreshes the list of members from the broker", |call| {
             Box::pin(mesh::peers_refresh(call))
         })
     },
     Route {
         body: &[
             Field::new("summary", SHORT, "what this member does"),
-            Field::new("status", SHORT, "how it is"),
+            Field::new("status", SHORT, "this member's current state"),
         ],
-        answers: &[json(200, "the mesh knows", schema::done)],
+        answers: &[json(200, "the broker has stored it", schema::done)],
         problems: REFUSALS,
-        ..post("/v1/profile", "Says something else of this member", |call| {
-            Box::pin(mesh::profile(call))
-        })
+        ..post("/v1/profile", "Changes this member's profile", |call| Box::pin(mesh::profile(call)))
     },
     Route {
         body: &[TOPIC],
@@ -265,9 +287,9 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
     Route {
         body: &[
             TOPIC,
-            Field::new("confirm", Kind::Flag, "also while other members subscribe to it"),
+            Field::new("confirm", Kind::Flag, "delete it even if other members subscribe to it"),
         ],
-        answers: &[json(200, "it is gone", schema::done)],
+        answers: &[json(200, "it was deleted", schema::done)],
         problems: REFUSALS,
         ..post("/v1/topic/delete", "Deletes a topic", |call| Box::pin(mesh::topic_delete(call)))
     },
@@ -284,8 +306,8 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..post("/v1/queue/create", "Makes a queue", |call| Box::pin(mesh::queue_create(call)))
     },
     Route {
-        body: &[QUEUE, Field::new("discard", Kind::Flag, "throw the work away that waits in it")],
-        answers: &[json(200, "it is gone", schema::done)],
+        body: &[QUEUE, Field::new("discard", Kind::Flag, "discard the work in the queue")],
+        answers: &[json(200, "it was deleted", schema::done)],
         problems: REFUSALS,
         ..post("/v1/queue/delete", "Deletes a queue", |call| Box::pin(mesh::queue_delete(call)))
     },
@@ -301,15 +323,15 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             Field::new(
                 "max",
                 Kind::Number { min: 1, max: QUEUE_TAKE_MAX.cast_signed() },
-                "messages at the most; one if it is not given",
+                "at most this many messages; default: one",
             ),
             Field::new(
                 "lease_ms",
                 Kind::Number { min: 1, max: LEASE_MS_MAX.cast_signed() },
-                "how long nobody else gets them",
+                "time in which the work must be acknowledged",
             ),
         ],
-        answers: &[json(200, "work, leased", schema::taken)],
+        answers: &[json(200, "the leased work", schema::taken)],
         problems: REFUSALS,
         ..post("/v1/queue/take", "Takes work from a queue", |call| Box::pin(queue::take(call)))
     },
@@ -319,21 +341,29 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             Field::needed(
                 "seqs",
                 Kind::Numbers { items_max: QUEUE_ACK_SEQS_MAX },
-                "numbers of messages that are done",
+                "numbers of the messages that are done",
             ),
         ],
-        answers: &[json(200, "those that are off the queue", schema::acked)],
+        answers: &[json(200, "numbers of the messages that left the queue", schema::acked)],
         problems: REFUSALS,
         ..post("/v1/queue/ack", "Acknowledges work", |call| Box::pin(queue::ack(call)))
     },
     Route {
         body: &[
-            Field::new("uses", Kind::Number { min: 1, max: 10_000 }, "how often it can be used"),
-            Field::new("ttl_s", Kind::Number { min: 1, max: 31_536_000 }, "for how long"),
+            Field::new(
+                "uses",
+                Kind::Number { min: 1, max: 10_000 },
+                "how often the invite can be used",
+            ),
+            Field::new(
+                "ttl_s",
+                Kind::Number { min: 1, max: 31_536_000 },
+                "how long the invite is valid",
+            ),
         ],
-        answers: &[json(200, "a way into the mesh", schema::invite)],
+        answers: &[json(200, "the invite", schema::invite)],
         problems: REFUSALS,
-        ..post("/v1/mesh/invite", "Makes an invitation", |call| Box::pin(mesh::invite(call)))
+        ..post("/v1/mesh/invite", "Makes an invite", |call| Box::pin(mesh::invite(call)))
     },
     Route {
         answers: &[json(200, "this member has left", schema::done)],
@@ -341,8 +371,8 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..post("/v1/mesh/leave", "Leaves the mesh for good", |call| Box::pin(mesh::leave(call)))
     },
     Route {
-        body: &[Field::needed("pubkey", NAME, "of the member that may no longer take part")],
-        answers: &[json(200, "it may not", schema::done)],
+        body: &[Field::needed("pubkey", NAME, "public key of the member")],
+        answers: &[json(200, "the member was revoked", schema::done)],
         problems: REFUSALS,
         ..post("/v1/member/revoke", "Revokes a member", |call| Box::pin(mesh::revoke(call)))
     },
@@ -350,23 +380,25 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         headers: &[LAST_EVENT_ID],
         query: &[
             AFTER,
-            Field::new("kinds", SHORT, "only these kinds of events, with commas between them"),
+            Field::new("kinds", SHORT, "only these kinds of events, separated by commas"),
         ],
-        answers: &[Answer::events("events from now on, or after the one named")],
+        answers: &[Answer::events("events from now on, or after the named event")],
         problems: &[Code::TooManyStreams, Code::InsufficientStorage],
-        ..get("/v1/events", "Streams what happens", |call| Box::pin(events::stream(call)))
+        ..get("/v1/events", "Streams events", |call| Box::pin(events::stream(call)))
     },
     Route {
-        answers: &[json(200, "how it is", schema::health)],
-        ..get("/v1/health", "Says how the daemon is", |call| Box::pin(about::health(call)))
+        answers: &[json(200, "the daemon's state", schema::health)],
+        ..get("/v1/health", "Shows the daemon's state", |call| Box::pin(about::health(call)))
     },
     Route {
-        answers: &[json(200, "what it is", schema::version)],
-        ..get("/v1/version", "Says what the daemon is", |call| Box::pin(about::version(call)))
+        answers: &[json(200, "the daemon's version and features", schema::version)],
+        ..get("/v1/version", "Shows the daemon's version", |call| Box::pin(about::version(call)))
     },
     Route {
-        answers: &[json(200, "what it goes together with", schema::compat)],
-        ..get("/v1/compat", "Says what it goes together with", |call| Box::pin(about::compat(call)))
+        answers: &[json(200, "the compatible versions", schema::compat)],
+        ..get("/v1/compat", "Shows the versions that the daemon is compatible with", |call| {
+            Box::pin(about::compat(call))
+        })
     },
     Route {
         answers: &[Answer {
@@ -375,21 +407,23 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
             about: "OpenMetrics",
             schema: schema::plain,
         }],
-        ..get("/v1/metrics", "Counts and measures", |call| Box::pin(about::metrics(call)))
+        ..get("/v1/metrics", "Shows metrics", |call| Box::pin(about::metrics(call)))
     },
     Route {
         answers: &[json(200, "OpenAPI 3.1", schema::openapi)],
         ..get("/v1/openapi.json", "This document", |call| Box::pin(about::openapi_json(call)))
     },
     Route {
-        answers: &[json(200, "how long the old one is still accepted", schema::rotated)],
+        answers: &[json(200, "how long the old token stays valid", schema::rotated)],
         problems: &[Code::SocketOnly],
-        ..post("/v1/token/rotate", "Replaces the token for TCP; over the socket only", |call| {
+        ..post("/v1/token/rotate", "Replaces the token for TCP; only over the socket", |call| {
             Box::pin(about::rotate_token(call))
         })
     },
     Route {
-        answers: &[json(200, "it is there", schema::heartbeat)],
-        ..post("/v1/heartbeat", "Is the daemon there?", |call| Box::pin(about::heartbeat(call)))
+        answers: &[json(200, "the daemon runs", schema::heartbeat)],
+        ..post("/v1/heartbeat", "Checks that the daemon runs", |call| {
+            Box::pin(about::heartbeat(call))
+        })
     },
 ];
