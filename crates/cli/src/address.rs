@@ -25,7 +25,7 @@ const PASSWORDS_BYTES_MAX: u64 = 1 << 20;
 /// A file that says what an argument would.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct StoreFile {
-    /// Holds what --store would say, readable by its owner alone; without both SEMEL_STORE is asked
+    /// File with the value of --store, readable by its owner only; without both, SEMEL_STORE counts
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     store_file: Option<PathBuf>,
 }
@@ -33,12 +33,12 @@ pub(crate) struct StoreFile {
 /// Where the limiter is.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LimiterArguments {
-    /// `memory`, or `redis://…` or `rediss://…` (TLS) when several brokers share a store [default:
+    /// `memory`; if several brokers share a store, `redis://…` or `rediss://…` (TLS) [default:
     /// memory]
     #[arg(long, value_name = "LIMITER")]
     limiter: Option<String>,
-    /// Holds what --limiter would say, readable by its owner alone; without both SEMEL_LIMITER is
-    /// asked
+    /// File with the value of --limiter, readable by its owner only; without both, SEMEL_LIMITER
+    /// counts
     #[arg(long, value_name = "FILE", conflicts_with = "limiter")]
     limiter_file: Option<PathBuf>,
 }

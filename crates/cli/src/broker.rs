@@ -28,17 +28,17 @@ enum Command {
     Serve(serve::Arguments),
     /// Bring the store's schema up to date and exit
     Migrate(target::Target),
-    /// Forget expired ids and delete messages that are too old, now
+    /// Delete expired ids and old messages now
     Sweep(target::Target),
-    /// Look whether every message has all of its effects; exit 1 if not
+    /// Check that every message has all of its effects; exit 1 if not
     Check(upkeep::CheckArguments),
-    /// List what has happened to a mesh's members and daemons, the latest first
+    /// List the events of a mesh's members and daemons, newest first
     Audit(upkeep::AuditArguments),
     Init(invite::InitArguments),
     /// Make, show and change meshes
     #[command(subcommand)]
     Mesh(mesh::MeshCommand),
-    /// Let members in, or throw them out
+    /// Add, list and revoke members
     #[command(subcommand)]
     Member(member::MemberCommand),
     /// Make topics and subscribe members
@@ -47,15 +47,15 @@ enum Command {
     /// Make work queues
     #[command(subcommand)]
     Queue(topic::QueueCommand),
-    /// Print a link that lets somebody join a mesh
+    /// Print a link with which a host can join a mesh
     Invite(invite::Arguments),
-    /// Copy an SQLite store to a file, while it is served
+    /// Copy an SQLite store to a file, also while a broker serves it
     Backup(backup::BackupArguments),
-    /// Put a backup where the store is, as another life of it
+    /// Replace the store by a backup, under a new epoch
     Restore(backup::RestoreArguments),
-    /// Begin without an SQLite store that is lost; what is there is left alone
+    /// Begin anew after an SQLite store was lost; existing files are left alone
     StartFresh(backup::FreshArguments),
-    /// Give a store that was put back by other means than `restore` a new epoch
+    /// Give a store a new epoch after other tools than `restore` have restored it
     NewEpoch(backup::EpochArguments),
 }
 

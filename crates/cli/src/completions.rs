@@ -6,14 +6,14 @@ use clap_complete::{Shell, generate};
 use crate::exit::Failure;
 use crate::print;
 
-/// Print what a shell must know to complete commands and options
+/// Print a shell's completion script for commands and options
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   semel completions bash > ~/.local/share/bash-completion/completions/semel
   semel completions zsh > ~/.zfunc/_semel
   semel completions fish > ~/.config/fish/completions/semel.fish")]
 pub(crate) struct Arguments {
-    /// Which shell
+    /// The shell
     shell: Shell,
 }
 

@@ -25,23 +25,23 @@ pub(crate) struct Arguments {
 enum Command {
     /// Run the daemon of a mesh until SIGTERM or SIGINT
     Up(up::Arguments),
-    /// Stop it
+    /// Stop the daemon
     Down(control::Down),
-    /// Stop it and start it again in the background
+    /// Stop the daemon and start it again in the background
     Restart(control::Restart),
-    /// Read its configuration again
+    /// Reload the daemon's configuration
     Reload(control::Simple),
-    /// Say how it is
+    /// Show the daemon's state
     Status(control::Simple),
-    /// Print its log
+    /// Print the daemon's log
     Logs(control::Logs),
-    /// Look whether its databases are sound, and set a damaged one aside
+    /// Check the daemon's databases, and set a damaged one aside
     Recover(recover::Arguments),
-    /// Replace the token for TCP; the old one is accepted for a minute more
+    /// Replace the token for TCP; the old one stays valid for one more minute
     RotateToken(control::Simple),
-    /// What was accepted on this host
+    /// Messages that were accepted on this host
     Outbox(local::outbox::Arguments),
-    /// What arrived on this host
+    /// Messages that arrived on this host
     Inbox(local::inbox::Arguments),
 }
 

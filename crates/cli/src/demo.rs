@@ -15,16 +15,16 @@ use crate::print;
 use crate::system::{random, stopped};
 use process::World;
 
-/// Show what Semel promises, on this machine, by doing it and killing it
+/// Demonstrate on this machine what Semel promises, and kill its programs meanwhile
 ///
-/// Everything happens in a temporary folder and on free ports; nothing of yours is touched.
+/// The demonstration uses a temporary folder and free ports; it touches nothing of yours.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   semel demo
   semel demo --keep
   semel demo --json")]
 pub(crate) struct Arguments {
-    /// Leave the folder there afterwards, to look around in it
+    /// Keep the folder afterwards, so that you can look around in it
     #[arg(long)]
     keep: bool,
     /// Print one JSON document per step

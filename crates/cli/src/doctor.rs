@@ -15,10 +15,10 @@ use crate::daemon::home::HomeArgument;
 use crate::exit::{Exit, Failure, Form};
 use crate::{print, progress};
 
-/// Look at this machine, the home, the stores and what runs, and say what to do
+/// Check this machine, the home, the stores and running programs, and suggest what to do
 ///
-/// Nothing is changed. The exit code is 1 when there is a problem; warnings are none.
-/// With --deep everything is read: every row of every database, secrets and gears.
+/// The command changes nothing. The exit code is 1 if there is a problem; a warning is not a
+/// problem. With --deep it reads everything: every row of every database, secrets and gears.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   semel doctor
@@ -26,10 +26,10 @@ use crate::{print, progress};
   semel doctor --json
   semel doctor --store postgres://semel@db/semel --limiter redis://cache:6379")]
 pub(crate) struct Arguments {
-    /// Read everything that is kept and compare it with its fingerprints; may take minutes
+    /// Read all stored data and compare it with its fingerprints; this can take minutes
     #[arg(long)]
     deep: bool,
-    /// Look at this PostgreSQL, too: `postgres://…`
+    /// Also check this PostgreSQL: `postgres://…`
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
     #[command(flatten)]

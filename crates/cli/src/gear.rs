@@ -23,21 +23,21 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Begin a gear of your own in a new folder
+    /// Create a gear from a template, in a new folder
     New {
-        /// The folder; its name is the gear's
+        /// The folder to make; its name becomes the gear's name
         folder: PathBuf,
-        /// What it is written in
+        /// Language of the gear
         #[arg(long, value_enum, default_value_t = new::Language::Python)]
         lang: new::Language,
     },
-    /// Try a gear out in the sandbox, without installing it
+    /// Try a gear in the sandbox, without installing it
     Test(test::Arguments),
-    /// Install a gear from its folder, or a newer one in its place
+    /// Install a gear from its folder, or replace it by a newer version
     Install {
         /// The folder with gear.toml
         folder: PathBuf,
-        /// Install it although this host cannot enforce all of the sandbox
+        /// Install it even if this host cannot enforce the whole sandbox
         #[arg(long)]
         accept_weaker_sandbox: bool,
         /// Print one JSON document
@@ -50,16 +50,16 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Actions that are not tried, because they fail
+    /// Circuit breakers of actions that have failed
     Breaker(breaker::Arguments),
-    /// Let plans use a gear
+    /// Allow plans to use a gear
     Enable {
-        /// Its name
+        /// The name of the gear
         id: String,
     },
-    /// Keep plans from using a gear
+    /// Stop plans from using a gear
     Disable {
-        /// Its name
+        /// The name of the gear
         id: String,
     },
 }

@@ -27,7 +27,7 @@ use crate::{print, progress};
 /// Which daemon is meant, and how it answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Local {
-    /// The mesh; without it the only one of this host
+    /// The mesh; default: the only one of this host
     #[arg(long, global = true)]
     mesh: Option<String>,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub(crate) struct Local {
 /// Which mesh is meant by what prints in one form alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Joined {
-    /// The mesh; without it the only one of this host
+    /// The mesh; default: the only one of this host
     #[arg(long)]
     mesh: Option<String>,
     #[command(flatten)]

@@ -50,32 +50,32 @@ enum Command {
     Status(up::Status),
     /// Show the canonical form and the fingerprint of an envelope
     Fingerprint(fingerprint::Arguments),
-    /// Run a broker, or look after its store
+    /// Run a broker, or maintain its store
     #[command(after_help = "Examples:
   semel broker serve --listen 127.0.0.1:7117 --store sqlite:broker.db
   semel broker mesh create ops --store sqlite:broker.db
   semel broker backup --out monday.db --store sqlite:broker.db")]
     Broker(broker::Arguments),
-    /// Run the daemon of a mesh, or look after it
+    /// Run the daemon of a mesh, or manage it
     #[command(after_help = "Examples:
   semel daemon up --mesh ops --detach
   semel daemon status --mesh ops
   semel daemon logs --mesh ops -f")]
     Daemon(daemon::Arguments),
-    /// Join meshes, invite others, leave
+    /// Join meshes, invite others, and leave
     #[command(after_help = "Examples:
   semel mesh invite --uses 3 --ttl 1h
   semel mesh join semel://join/… --name build-host
   semel mesh list --json")]
     Mesh(mesh::Arguments),
     Send(local::send::Arguments),
-    /// What arrived on this host
+    /// Messages that arrived on this host
     #[command(after_help = "Examples:
   semel inbox list
   semel inbox search 'build 17'
   semel inbox watch --json")]
     Inbox(local::inbox::Arguments),
-    /// What was accepted on this host, and what became of it
+    /// Messages that were accepted on this host, and their delivery
     #[command(after_help = "Examples:
   semel outbox list --failed
   semel outbox inspect build-17
@@ -97,7 +97,7 @@ enum Command {
   semel peers
   semel peers --json")]
     Peers(local::peers::Arguments),
-    /// Who may take part in the mesh
+    /// Members of the mesh
     #[command(after_help = "Examples:
   semel member list
   semel member revoke PUBKEY")]
@@ -106,7 +106,7 @@ enum Command {
   semel events
   semel events --json")]
     Events(local::events::Arguments),
-    /// Give the job engine work, look at it, answer it
+    /// Submit jobs, follow them, and answer their questions
     Job(jobs::Arguments),
     /// Allow a request, once
     #[command(subcommand)]
@@ -114,25 +114,25 @@ enum Command {
   semel grant issue --envelope envelope.json
   semel grant list payments")]
     Grant(registrar::GrantCommand),
-    /// Let something happen once, and find out what happened
+    /// Register effects, each once, and look up their outcomes
     #[command(subcommand)]
     #[command(after_help = "Examples:
   semel effect register --envelope envelope.json --grant GRANT
   semel effect show KEY")]
     Effect(registrar::EffectCommand),
-    /// Look after the registrar
+    /// Operate the registrar
     #[command(subcommand)]
     #[command(after_help = "Examples:
   semel registrar gate show payments
   semel registrar gate hold payments")]
     Registrar(registrar::RegistrarCommand),
-    /// Programs that do the steps of jobs
+    /// Gears: programs that carry out the steps of jobs
     #[command(after_help = "Examples:
   semel gear new hello && semel gear test hello
   semel gear install hello
   semel gear list --json")]
     Gear(gear::Arguments),
-    /// What gears must know and nobody else
+    /// Secrets of gears, such as passwords and tokens
     #[command(after_help = "Examples:
   semel secret set TOKEN < token.txt
   semel secret list")]

@@ -25,22 +25,22 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Join a mesh by an invite
+    /// Join a mesh with an invite
     Join(join::Arguments),
-    /// Make an invite for somebody else
+    /// Make an invite for another host
     Invite {
-        /// How often it can be used
+        /// How often the invite can be used
         #[arg(long, default_value = "1")]
         uses: u64,
-        /// For how long
+        /// How long the invite is valid
         #[arg(long, default_value = "24h", value_parser = crate::duration::parse)]
         ttl: std::time::Duration,
-        /// Where those who join reach the broker, when that is not where this host does:
+        /// Address at which joining hosts reach the broker, if it differs from this host's:
         /// https://HOST:PORT
         #[arg(long, value_name = "URL")]
         broker_url: Option<String>,
-        /// Let --broker-url say http:// of another machine: those who join speak plain text, which
-        /// others can read and change
+        /// Allow http:// to another machine in --broker-url; others on the network can read and
+        /// change everything
         #[arg(long, requires = "broker_url")]
         insecure_allow_plain: bool,
         #[command(flatten)]
@@ -48,7 +48,7 @@ enum Command {
     },
     /// Leave a mesh for good; its daemon ends
     Leave {
-        /// Without this nothing is done
+        /// Confirm it; without this option nothing is done
         #[arg(long)]
         confirm: bool,
         #[command(flatten)]

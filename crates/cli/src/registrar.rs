@@ -30,15 +30,15 @@ const DOCUMENT_BYTES_MAX: u64 = 64 << 10;
 /// What every one of these commands has.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
-    /// The broker: https://HOST:PORT, or http:// on this machine; without it the registrar of
-    /// `semel up` here
+    /// Address of the broker: https://HOST:PORT, or http:// on this machine; default: the registrar
+    /// of `semel up` on this host
     #[arg(long)]
     broker: Option<String>,
 
     #[command(flatten)]
     trust: Trust,
 
-    /// Holds the operator's token at the broker; over the socket none is needed
+    /// File with the operator's token at the broker; the socket needs none
     #[arg(long, requires = "broker")]
     admin_token_file: Option<PathBuf>,
 
@@ -48,12 +48,12 @@ pub(crate) struct Common {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RegistrarCommand {
-    /// Let registrations of a domain pass, or hold them
+    /// Allow or hold the registrations of a domain
     #[command(subcommand)]
     Gate(GateCommand),
-    /// Show attempts, or what was refused, the newest first
+    /// Show attempts or refusals, newest first
     Audit(AuditArguments),
-    /// Forget old lines of the ledgers; what was used is never forgotten
+    /// Delete old lines of the ledgers; used keys and grants are never deleted
     Sweep(SweepArguments),
 }
 
@@ -62,13 +62,13 @@ pub(crate) struct AuditArguments {
     /// Which ledger
     #[arg(value_parser = ["attempts", "failures"])]
     ledger: String,
-    /// The domain; that of job approvals is kept beside the jobs
+    /// Only this domain; the ledger of job approvals is kept beside the jobs
     #[arg(long)]
     domain: Option<String>,
-    /// Lines before this entry
+    /// Only lines before this entry
     #[arg(long, value_name = "ENTRY")]
     before: Option<u64>,
-    /// Lines at the most
+    /// At most this many lines
     #[arg(long, default_value_t = 50)]
     limit: u32,
     #[command(flatten)]
@@ -77,8 +77,8 @@ pub(crate) struct AuditArguments {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SweepArguments {
-    /// Lines of attempts and refusals that are younger stay, and grants whose time is not over as
-    /// long
+    /// Delete attempts and refusals that are older than this many days, and grants that expired
+    /// before
     #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
     older_than_days: u32,
     #[command(flatten)]
@@ -87,11 +87,11 @@ pub(crate) struct SweepArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GateCommand {
-    /// Let registrations pass
+    /// Allow registrations
     Open(GateArguments),
-    /// Hold them
+    /// Hold registrations
     Hold(GateArguments),
-    /// Say which
+    /// Show whether registrations are allowed or held
     Show(GateArguments),
 }
 

@@ -22,9 +22,9 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Keep a secret; its value is read from stdin, without the line's end
+    /// Store a secret; its value is read from stdin, without the newline at its end
     Set {
-        /// Its name
+        /// The name of the secret
         name: String,
     },
     /// List the names of secrets
@@ -33,9 +33,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Forget a secret
+    /// Delete a secret
     Rm {
-        /// Its name
+        /// The name of the secret
         name: String,
     },
 }

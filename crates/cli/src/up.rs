@@ -66,23 +66,24 @@ const PEERS_WAIT: Duration = Duration::from_secs(2);
 
 /// Run everything on this machine, with nothing to configure
 ///
-/// A broker on embedded SQLite, a mesh with this host as its owner, and its daemon, in one process.
-/// The first run makes what is missing; later ones use it.
+/// One process runs a broker on embedded SQLite, a mesh with this host as its owner, the mesh's
+/// daemon and a job engine. The first run makes what is missing; later runs use it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   semel up
   semel send @me 'hello' --key first && semel inbox list
   semel up --json --broker-listen 127.0.0.1:0 --api-listen 127.0.0.1:0")]
 pub(crate) struct Arguments {
-    /// Where other hosts' daemons connect; without it 127.0.0.1:7117, or a free port
+    /// Address for daemons of other hosts; default: 127.0.0.1:7117, or a free port if it is taken
     #[arg(long, value_name = "ADDRESS")]
     broker_listen: Option<SocketAddr>,
     #[command(flatten)]
     tls: Tls,
-    /// Where programs call besides the socket; without it 127.0.0.1:7118, or a free port
+    /// Address of the local API besides its socket; default: 127.0.0.1:7118, or a free port if it
+    /// is taken
     #[arg(long, value_name = "ADDRESS", value_parser = on_loopback)]
     api_listen: Option<SocketAddr>,
-    /// What this host is called in its mesh, when it is made; without it this machine's name
+    /// Name of this host in a newly made mesh; default: this machine's name
     #[arg(long)]
     name: Option<String>,
     /// `postgres://…` instead of embedded SQLite
@@ -92,14 +93,14 @@ pub(crate) struct Arguments {
     store_file: StoreFile,
     #[command(flatten)]
     limiter: LimiterArguments,
-    /// How many days the registrar keeps attempts, refusals and grants that are over; what was used
-    /// is kept for ever
+    /// Days that the registrar keeps attempts, refusals and expired grants; it keeps for ever what
+    /// was used
     #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
     registrar_retention_days: u32,
-    /// Without a job engine
+    /// Run no job engine
     #[arg(long)]
     no_jobs: bool,
-    /// Run in the background; come back once it is ready
+    /// Run in the background; return when it is ready
     #[arg(long)]
     detach: bool,
     /// Write the log to daemon.log instead of stderr
@@ -107,7 +108,7 @@ pub(crate) struct Arguments {
     log_file: bool,
     #[command(flatten)]
     home: HomeArgument,
-    /// Say that it is ready as one line of JSON
+    /// Print the ready line as JSON
     #[arg(long)]
     json: bool,
 }

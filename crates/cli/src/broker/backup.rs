@@ -16,7 +16,7 @@ use crate::{print, progress, stores};
     after_help = "Example:\n  semel broker backup --out broker-monday.db --store sqlite:broker.db"
 )]
 pub(crate) struct BackupArguments {
-    /// Where the copy goes; nothing may be there
+    /// File for the copy; it must not exist yet
     #[arg(long)]
     out: PathBuf,
     #[command(flatten)]
@@ -28,13 +28,13 @@ pub(crate) struct BackupArguments {
 Example:
   semel broker restore --in broker-monday.db --force --store sqlite:broker.db
 
-What was accepted after the backup is not in it. The restored store therefore gets a new epoch, and
-daemons offer again what they know was done.")]
+Messages that were accepted after the backup are not in it. The restored store therefore gets a new
+epoch, and daemons send their recently accepted messages again.")]
 pub(crate) struct RestoreArguments {
-    /// A file that `semel broker backup` has written
+    /// File that `semel broker backup` wrote
     #[arg(long = "in")]
     from: PathBuf,
-    /// Replace the store that is there; it is kept as `.replaced`, or `.replaced-2` and so on
+    /// Replace an existing store; it is kept as `.replaced`, or `.replaced-2` and so on
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -91,7 +91,7 @@ pub(super) async fn restore(arguments: &RestoreArguments) -> Result<(), Failure>
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  semel broker start-fresh --confirm --store sqlite:broker.db")]
 pub(crate) struct FreshArguments {
-    /// Really do that
+    /// Confirm it; without this option nothing is done
     #[arg(long)]
     confirm: bool,
     #[command(flatten)]
@@ -119,7 +119,7 @@ pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
     after_help = "Example:\n  semel broker new-epoch --confirm --store postgres://db.example/semel"
 )]
 pub(crate) struct EpochArguments {
-    /// Really do that: brokers that serve this store end, and every domain of the registrar is held
+    /// Confirm it: brokers that serve this store end, and the registrar holds every domain
     #[arg(long)]
     confirm: bool,
     #[command(flatten)]

@@ -21,28 +21,28 @@ Example:
   semel broker invite ops --broker-url https://broker.example:7117 --uses 3 --ttl 7d \\
     --store sqlite:broker.db
 
-Who has the link can join: send it like a password.")]
+Anyone with the link can join: send it like a password.")]
 pub(crate) struct Arguments {
     /// The mesh
     mesh: String,
 
-    /// Where those who join reach the broker: http://… or https://…
+    /// Address at which joining hosts reach the broker: http://… or https://…
     #[arg(long)]
     broker_url: String,
 
-    /// Let it say http:// of another machine, where others can read and change everything
+    /// Allow http:// to another machine; others on the network can read and change everything
     #[arg(long)]
     insecure_allow_plain: bool,
 
-    /// How many may join
+    /// Number of hosts that may join with the link
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     uses: u32,
 
-    /// For how long: a number with s, m, h or d, at most 30d
+    /// How long the link is valid: a number with s, m, h or d, at most 30d
     #[arg(long, default_value = "24h")]
     ttl: String,
 
-    /// What they may do: member or owner
+    /// Role of those who join: member or owner
     #[arg(long, default_value = "member")]
     role: String,
 
@@ -50,28 +50,28 @@ pub(crate) struct Arguments {
     target: target::Target,
 }
 
-/// Make a mesh, and print a link by which its owner joins
+/// Make a mesh, and print a link with which its owner joins
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   semel broker init ops --broker-url https://broker.example:7117 --store sqlite:broker.db
   semel mesh join LINK --name ada            # on the owner's host
 
-Whoever has the link can become the owner: send it like a password. It is for one host; when it was
-lost or its time is over: semel broker invite NAME --role owner")]
+Anyone with the link can become the owner: send it like a password. It works for one host. If it is
+lost or has expired: semel broker invite NAME --role owner")]
 pub(crate) struct InitArguments {
-    /// What the mesh is called
+    /// Name of the mesh
     mesh: String,
 
-    /// Where those who join reach the broker: http://… or https://…
+    /// Address at which joining hosts reach the broker: http://… or https://…
     #[arg(long)]
     broker_url: String,
 
-    /// Let it say http:// of another machine, where others can read and change everything
+    /// Allow http:// to another machine; others on the network can read and change everything
     #[arg(long)]
     insecure_allow_plain: bool,
 
-    /// For how long the link is good: a number with s, m, h or d, at most 30d
+    /// How long the link is valid: a number with s, m, h or d, at most 30d
     #[arg(long, default_value = "24h")]
     ttl: String,
 

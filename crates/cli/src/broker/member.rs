@@ -20,21 +20,21 @@ const PAGE: i64 = 500;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemberCommand {
-    /// Let somebody in
+    /// Add a member
     Add {
         /// The mesh
         mesh: String,
         /// The member's name
         name: String,
-        /// Its ed25519 public key, 64 hexadecimal digits
+        /// The member's ed25519 public key, 64 hexadecimal digits
         key: String,
-        /// What it may do: member or owner
+        /// The member's role: member or owner
         #[arg(long, default_value = "member")]
         role: String,
         #[command(flatten)]
         target: target::Target,
     },
-    /// List members of whatever status, in the order in which they joined
+    /// List members of every status, in the order of joining
     #[command(after_help = "Example:\n  semel broker member list ops --store sqlite:broker.db")]
     List {
         /// The mesh
@@ -45,7 +45,7 @@ pub(crate) enum MemberCommand {
         #[command(flatten)]
         target: target::Target,
     },
-    /// Throw a member out
+    /// Revoke a member
     Revoke {
         /// The mesh
         mesh: String,

@@ -17,10 +17,10 @@ use crate::print;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MeshCommand {
-    /// Make a mesh with its owner, or with a link by which its owner joins
+    /// Make a mesh with its owner, or print a link for its owner
     #[command(after_help = CREATE_HELP)]
     Create {
-        /// Its name
+        /// The name of the mesh
         slug: String,
         /// The owner's name
         #[arg(long, requires = "owner_key")]
@@ -28,7 +28,7 @@ pub(crate) enum MeshCommand {
         /// The owner's ed25519 public key, 64 hexadecimal digits
         #[arg(long, requires = "owner", required_unless_present = "broker_url")]
         owner_key: Option<String>,
-        /// Where the owner reaches the broker, who joins by the link that is printed
+        /// Print a link with which the owner joins; the owner reaches the broker at this address
         #[arg(long, conflicts_with = "owner_key")]
         broker_url: Option<String>,
         #[command(flatten)]
@@ -36,7 +36,7 @@ pub(crate) enum MeshCommand {
     },
     /// Show a mesh and its policies
     Show {
-        /// Its name
+        /// The name of the mesh
         slug: String,
         /// Print one JSON document
         #[arg(long)]
@@ -52,12 +52,12 @@ pub(crate) enum MeshCommand {
         #[command(flatten)]
         target: target::Target,
     },
-    /// Change policies; each daemon is told when it connects next
+    /// Change policies; each daemon learns of them when it next connects
     #[command(after_help = SET_HELP)]
     Set {
-        /// Its name
+        /// The name of the mesh
         slug: String,
-        /// What changes
+        /// The policies to change, and their new values
         #[arg(required = true, value_name = "KEY=VALUE")]
         changes: Vec<String>,
         /// Print the mesh as one JSON document
@@ -78,16 +78,16 @@ const OWNERS_TTL: &str = "24h";
 
 const SET_HELP: &str = "\
 Keys:
-  dedupe_retention_days=3..36500   for how long ids are remembered
-  dedupe_mode=permanent            for ever
-  message_retention_days=1..36500  for how long messages are kept
+  dedupe_retention_days=3..36500   how long ids are remembered
+  dedupe_mode=permanent            remember ids for ever
+  message_retention_days=1..36500  how long messages are kept
   rate_limit=1..1000000            messages per member and window
-  rate_window_ms=1..86400000
+  rate_window_ms=1..86400000       length of the window
   inline_bytes=1024..1048576       bytes of a message's body
   clone_concurrency_policy=prefer_newest|prefer_oldest|allow_concurrent
                                    what happens when a second daemon of a member connects
 
-Ids that are known stay known for the longer of the old and the new rule.
+Ids that are already known are remembered for the longer of the old and the new time.
 
 Examples:
   semel broker mesh set ops rate_limit=600 --store sqlite:broker.db

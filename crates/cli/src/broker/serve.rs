@@ -37,7 +37,7 @@ use crate::{announce, budget, log};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Where daemons connect; port 0 picks a free one, and the ready line says which
+    /// Address for daemons to connect to; port 0 picks a free port, which the ready line shows
     #[arg(long, default_value = "127.0.0.1:7117")]
     listen: SocketAddr,
 
@@ -47,32 +47,32 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     limiter: LimiterArguments,
 
-    /// What happens when the limiter's server is away: `local` or `closed`
+    /// While the limiter's server is unreachable: `local` (this broker counts) or `closed` (refuse)
     #[arg(long, default_value = "local")]
     limiter_fallback: String,
 
-    /// How many brokers share the limit while its server is away
+    /// Number of brokers that share the limit while its server is unreachable
     #[arg(long, default_value = "1")]
     brokers: NonZeroU32,
 
     #[command(flatten)]
     tls: Tls,
 
-    /// Holds the token of operator calls over HTTP, readable by its owner alone; made when missing
+    /// File with the token of operator calls over HTTP, readable by its owner only; made if missing
     #[arg(long)]
     pub(super) admin_token_file: Option<PathBuf>,
 
-    /// Holds the key that signs grants of the registrar, readable by its owner alone; made when
-    /// missing. Without it the key is kept beside the admin token, as FILE.authority
+    /// File with the key that signs grants of the registrar, readable by its owner only; made if
+    /// missing. Default: beside the admin token, as FILE.authority
     #[arg(long)]
     pub(super) authority_file: Option<PathBuf>,
 
-    /// How many days the registrar keeps attempts, refusals and grants that are over; what was used
-    /// is kept for ever
+    /// Days that the registrar keeps attempts, refusals and expired grants; it keeps for ever what
+    /// was used
     #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
     pub(super) registrar_retention_days: u32,
 
-    /// Say that it is ready as one line of JSON
+    /// Print the ready line as JSON
     #[arg(long)]
     json: bool,
 }

@@ -31,7 +31,7 @@ pub(crate) struct Target {
 /// The same of a verb that knows SQLite files alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FileTarget {
-    /// `sqlite:PATH`; PostgreSQL has tools of its own for this
+    /// `sqlite:PATH`; for PostgreSQL use its own tools
     #[arg(long)]
     store: Option<String>,
     #[command(flatten)]

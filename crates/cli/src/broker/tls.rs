@@ -21,7 +21,7 @@ use crate::started::Started;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Tls {
-    /// Speak TLS with this certificate, its chain after it (PEM)
+    /// Serve TLS with this certificate, followed by its chain (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
@@ -29,7 +29,7 @@ pub(crate) struct Tls {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Serve without TLS on an address that others can reach
+    /// Serve without TLS on an address that other machines can reach
     #[arg(long, conflicts_with = "tls_cert")]
     insecure_allow_plain: bool,
 }

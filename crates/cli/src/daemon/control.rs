@@ -49,14 +49,14 @@ pub(super) struct Down {
 pub(super) struct Restart {
     #[command(flatten)]
     local: Local,
-    /// Options of `semel daemon up`, or of `semel up`, besides those that it was started with
+    /// Options of `semel daemon up` or `semel up`, added to those of the last start
     #[arg(last = true, value_name = "OPTIONS")]
     options: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Logs {
-    /// Go on printing what is added
+    /// Continue to print new lines
     #[arg(long, short)]
     follow: bool,
     #[command(flatten)]

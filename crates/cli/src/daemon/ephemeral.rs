@@ -31,19 +31,19 @@ const INVITE: &str = "SEMEL_INVITE";
 /// What the command line says of it.
 #[derive(Debug, clap::Args)]
 pub(super) struct IdentityArguments {
-    /// Be a member for as long as this daemon runs, with keys in memory only; the default in CI
+    /// Be a member only while this daemon runs, with keys in memory only; the default in CI
     #[arg(long, conflicts_with = "persistent")]
     ephemeral: bool,
-    /// Be the member that is kept in the home, also in CI
+    /// Be the member whose keys are in the home, also in CI
     #[arg(long)]
     persistent: bool,
-    /// Ephemeral: end by itself after this time, such as 2h
+    /// Ephemeral member: end after this time, such as 2h
     #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
     ttl: Option<Duration>,
-    /// Ephemeral: the invite to join by; without it $SEMEL_INVITE
+    /// Ephemeral member: invite to join with; default: $SEMEL_INVITE
     #[arg(long, value_name = "INVITE")]
     invite: Option<String>,
-    /// Ephemeral: what others call this member; without it this machine's name; more if it is taken
+    /// Ephemeral member: its name; default: this machine's name, with a suffix if it is taken
     #[arg(long)]
     name: Option<String>,
 }

@@ -11,7 +11,7 @@ use crate::up;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct HomeArgument {
-    /// Where Semel keeps its files; without it $SEMEL_HOME, else ~/.semel
+    /// Folder of Semel's files; default: $SEMEL_HOME, else ~/.semel
     #[arg(long, value_name = "DIR", global = true)]
     home: Option<PathBuf>,
 }

@@ -17,10 +17,10 @@ use crate::{print, progress};
   semel daemon recover --mesh ops
   semel daemon recover --mesh ops --start-fresh inbox --confirm")]
 pub(super) struct Arguments {
-    /// Set this damaged database aside, or give a lost one up; the daemon begins a new one
+    /// Set this damaged database aside, or give up a lost one; the daemon begins a new one
     #[arg(long, value_name = "DATABASE", value_parser = ["outbox", "inbox"])]
     start_fresh: Option<String>,
-    /// Really do that
+    /// Confirm it; without this option nothing is done
     #[arg(long, requires = "start_fresh")]
     confirm: bool,
     #[command(flatten)]

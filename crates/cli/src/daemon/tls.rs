@@ -28,7 +28,7 @@ const BYTES_MAX: u64 = 16 << 20;
 /// Which authorities may speak for a broker.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Trust {
-    /// Trust the authorities in this file (PEM) instead of the system's
+    /// Trust the certificate authorities in this file (PEM) instead of the system's
     #[arg(long, value_name = "FILE")]
     broker_ca: Option<PathBuf>,
 }
@@ -36,8 +36,8 @@ pub(crate) struct Trust {
 /// Whether plain text may go to other machines.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PlainText {
-    /// Speak plain text with a broker on another machine; others can read everything on the way,
-    /// and change it. The home remembers it
+    /// Allow plain text to a broker on another machine; others on the network can read and change
+    /// everything. The home remembers this choice
     #[arg(long)]
     insecure_allow_plain: bool,
 }

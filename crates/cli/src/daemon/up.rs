@@ -32,22 +32,22 @@ use crate::{announce, budget, log};
   SEMEL_INVITE=semel://join/… semel daemon up --ephemeral --ttl 2h --detach
   semel daemon up --mesh ops --read-only")]
 pub(crate) struct Arguments {
-    /// Where the local API listens besides its socket; port 0 picks a free one
+    /// Address of the local API besides its socket; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS", value_parser = on_loopback)]
     api_listen: Option<SocketAddr>,
-    /// Only on the socket
+    /// Serve the local API on its socket only
     #[arg(long, conflicts_with = "api_listen")]
     no_tcp: bool,
-    /// Run in the background; come back once it is ready
+    /// Run in the background; return when it is ready
     #[arg(long)]
     detach: bool,
-    /// Go by the defaults of a container, whatever this host looks like: the member is kept, and
-    /// the local API is on the socket alone. CI, Kubernetes and RunPod keep their own
+    /// Use the defaults of a container on any host: keep the member, and serve the local API on the
+    /// socket only. CI, Kubernetes and RunPod keep their own defaults
     #[arg(long)]
     container: bool,
     #[command(flatten)]
     identity: IdentityArguments,
-    /// Show what can still be read of damaged files; nothing is sent, received or written
+    /// Show what is still readable in damaged files; nothing is sent, received or written
     #[arg(long, conflicts_with = "ephemeral")]
     read_only: bool,
     /// Write the log to daemon.log instead of stderr

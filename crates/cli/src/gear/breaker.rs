@@ -15,14 +15,14 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List breakers of actions that have failed
+    /// List the breakers of actions that have failed
     List {
         #[command(flatten)]
         place: Place,
     },
-    /// Close a breaker by hand: what waits for it goes on
+    /// Close a breaker by hand; steps that wait for it go on
     Close {
-        /// `gear.action`
+        /// The action, as `gear.action`
         action: String,
         #[command(flatten)]
         place: Place,

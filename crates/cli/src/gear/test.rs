@@ -22,19 +22,19 @@ use crate::{log, print};
 pub(super) struct Arguments {
     /// The folder with gear.toml
     folder: PathBuf,
-    /// The action to run; without it the manifest and the sandbox are looked at
+    /// Action to run; without it only the manifest and the sandbox are checked
     #[arg(long)]
     action: Option<String>,
-    /// Its parameters, as JSON
+    /// The action's parameters, as JSON
     #[arg(long, default_value = "{}", value_name = "JSON")]
     params: String,
-    /// How long it may take; without it what the manifest says
+    /// Time limit of the action; default: the manifest's
     #[arg(long, value_parser = crate::duration::parse)]
     timeout: Option<Duration>,
-    /// Try it although this host cannot enforce all of the sandbox
+    /// Try it even if this host cannot enforce the whole sandbox
     #[arg(long)]
     accept_weaker_sandbox: bool,
-    /// Hand it these secrets of the home, if it declares them; without this it gets none
+    /// Give the gear these secrets of the home, if it declares them; default: none
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     with_secrets: Vec<String>,
     /// Print JSON

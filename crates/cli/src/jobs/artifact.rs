@@ -17,15 +17,15 @@ use crate::local::{Daemon, no_daemon};
 use crate::progress;
 use crate::system::stopped;
 
-/// Fetch a file that a step of a job gave
+/// Fetch a file that a step of a job produced
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  semel job artifact ID SHA256 --output page.html")]
 pub(super) struct Arguments {
-    /// The job's id, or that of one that repeats it
+    /// The job's id, or the id of a job that repeats it
     id: String,
-    /// The file's hash, as the step's result names it
+    /// The file's hash, as the step's result shows it
     sha256: String,
-    /// Where it goes; nothing may be there. Without it the file goes to standard output
+    /// File to write; it must not exist yet. Default: standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -17,46 +17,46 @@ use crate::stores::{self, Kept};
 use crate::system::{end, now};
 use crate::{print, progress};
 
-/// Copy the engine's file, also while it is in use
+/// Copy the engine's database file, also while it is in use
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  semel job backup --out jobs-monday.db")]
 pub(super) struct BackupArguments {
-    /// Where the copy goes; nothing may be there
+    /// File for the copy; it must not exist yet
     #[arg(long)]
     out: PathBuf,
     #[command(flatten)]
     home: HomeArgument,
 }
 
-/// Put a backup where the engine's file is
+/// Replace the engine's database file by a backup
 ///
-/// What happened after the backup is not in it: jobs that it shows as waiting or under way may have
-/// run since. Each of them is cancelled, and approvals are held until somebody has looked.
+/// A backup does not know what happened after it: jobs that it shows as waiting or running may have
+/// run since. Each of them is cancelled, and approvals are held until a person has looked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  semel job restore --in jobs-monday.db --force")]
 pub(super) struct RestoreArguments {
-    /// A file that `semel job backup` has written
+    /// File that `semel job backup` wrote
     #[arg(long = "in")]
     from: PathBuf,
-    /// Replace the file that is there; it is kept as `.replaced`, or `.replaced-2` and so on
+    /// Replace an existing file; it is kept as `.replaced`, or `.replaced-2` and so on
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     home: HomeArgument,
 }
 
-/// Begin without an engine's file that is lost; what is there is left alone
+/// Begin anew after the engine's database file was lost; existing files are left alone
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  semel job start-fresh --confirm")]
 pub(super) struct FreshArguments {
-    /// Really do that
+    /// Confirm it; without this option nothing is done
     #[arg(long)]
     confirm: bool,
     #[command(flatten)]
     home: HomeArgument,
 }
 
-/// Look whether the engine's file is sound, also while it is in use
+/// Check the engine's database file, also while it is in use
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckArguments {
     /// Print one JSON document

@@ -17,10 +17,10 @@ const TOKEN_BYTES_MAX: usize = 4096;
 /// Which engine is meant, and how it answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Place {
-    /// An engine of this host by its address, as `semel job serve` prints it
+    /// Address of an engine on this host, as `semel job serve` prints it
     #[arg(long, value_name = "URL", global = true, requires = "engine_token_file")]
     engine: Option<String>,
-    /// The file with its token: jobs/local_token in its home
+    /// File with the engine's token: jobs/local_token in its home
     #[arg(long, value_name = "FILE", global = true, requires = "engine")]
     engine_token_file: Option<PathBuf>,
     #[command(flatten)]

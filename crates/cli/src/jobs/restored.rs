@@ -14,11 +14,11 @@ use crate::exit::{Exit, Failure, chain};
 use crate::progress;
 use crate::system::{now, random};
 
-/// Cancel what a database that was restored by its own tools shows as not over
+/// Cancel the unfinished jobs of a database that was restored by its own tools
 ///
-/// What happened after the backup is not in it: jobs that it shows as waiting or under way may have
-/// run since. Each of them is cancelled, and approvals are held until somebody has looked. Run it
-/// before any engine works there; it may be repeated.
+/// A backup does not know what happened after it: jobs that it shows as waiting or running may have
+/// run since. Each of them is cancelled, and approvals are held until a person has looked. Run the
+/// command before any engine uses the database; it may be repeated.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  semel job restored --store postgres://db.internal/semel")]
 pub(super) struct Arguments {

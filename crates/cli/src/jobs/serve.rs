@@ -29,29 +29,28 @@ use crate::system::{
 };
 use crate::{announce, budget, log};
 
-/// Run an engine alone
+/// Run a job engine as a process of its own
 ///
-/// Several of them may share a store in PostgreSQL: each takes what the others leave.
+/// Several engines may share a store in PostgreSQL: each takes jobs that the others have not taken.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// `postgres://…`; embedded SQLite without it
+    /// `postgres://…`; default: embedded SQLite
     #[arg(long)]
     store: Option<String>,
     #[command(flatten)]
     store_file: StoreFile,
-    /// The socket of the daemon that its jobs send through
+    /// Socket of the daemon that sends messages for the engine's jobs
     #[arg(long, value_name = "SOCKET")]
     daemon: Option<PathBuf>,
-    /// Where programs call besides the socket
+    /// Address of the engine's API besides its socket
     #[arg(long, value_name = "ADDRESS", value_parser = on_loopback)]
     api_listen: Option<SocketAddr>,
-    /// How many days the registrar of approvals keeps grants that are over; what was used is kept
-    /// for ever
+    /// Days that the registrar of approvals keeps expired grants; it keeps used grants for ever
     #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
     registrar_retention_days: u32,
     #[command(flatten)]
     home: HomeArgument,
-    /// Say that it is ready as one line of JSON
+    /// Print the ready line as JSON
     #[arg(long)]
     json: bool,
 }

@@ -31,70 +31,70 @@ pub(crate) struct Arguments {
 enum Command {
     Serve(serve::Arguments),
     Submit(Submit),
-    /// List jobs, the newest first
+    /// List jobs, newest first
     List {
-        /// That stand there
+        /// Only jobs with this status
         #[arg(long)]
         status: Option<String>,
-        /// That failed so
+        /// Only failed jobs of this class
         #[arg(long)]
         class: Option<String>,
-        /// Of this conversation
+        /// Only jobs of this conversation
         #[arg(long)]
         conversation: Option<String>,
-        /// So many at the most
+        /// At most this many
         #[arg(long, default_value = "50", value_parser = crate::local::limit)]
         limit: usize,
         #[command(flatten)]
         place: Place,
     },
-    /// Show a job, its steps and what they gave
+    /// Show a job, its steps and their results
     Show {
-        /// Its id
+        /// The job's id
         id: String,
         #[command(flatten)]
         place: Place,
     },
     /// Follow a job until it ends
     Watch {
-        /// Its id
+        /// The job's id
         id: String,
         #[command(flatten)]
         place: Place,
     },
     Artifact(artifact::Arguments),
     Approve(Approve),
-    /// Reject what a job waits for; it is cancelled
+    /// Answer no to a job that waits for an approval; the job is cancelled
     Reject {
-        /// Its id
+        /// The job's id
         id: String,
-        /// Why
+        /// The reason, in words
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// Cancel a job and stop what runs for it
+    /// Cancel a job and stop its running steps
     Cancel {
-        /// Its id
+        /// The job's id
         id: String,
-        /// Why
+        /// The reason, in words
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// Repeat a failed job, or all of a class; what was done is not done again
+    /// Repeat a failed job, or all failed jobs of a class; completed steps are not repeated
     Retry {
-        /// Its id
+        /// The job's id
         id: Option<String>,
-        /// All failed jobs of this class
+        /// Repeat all failed jobs of this class
         #[arg(long, conflicts_with = "id", required_unless_present = "id")]
         class: Option<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// Show what fails again and again
+    /// Show failures that repeat
     Patterns {
         /// How far to look back, in whole minutes
         #[arg(long, default_value = "1h", value_parser = crate::duration::parse_minutes)]
@@ -109,10 +109,10 @@ enum Command {
     Check(backup::CheckArguments),
 }
 
-/// Give the engine a job
+/// Submit a job to the engine
 #[derive(Debug, clap::Args)]
 struct Submit {
-    /// A plan in a file; `-` reads it from stdin
+    /// File with a plan; `-` reads stdin
     #[arg(
         long,
         value_name = "FILE",
@@ -120,10 +120,10 @@ struct Submit {
         required_unless_present = "request"
     )]
     plan: Option<PathBuf>,
-    /// What is to be done, in words: for a planner, which no engine has yet (`planner_missing`)
+    /// The task in words, for a planner; no engine has a planner yet (`planner_missing`)
     #[arg(long, value_name = "TEXT")]
     request: Option<String>,
-    /// The job is made once under this key
+    /// Key under which the job is made once
     #[arg(long)]
     key: Option<String>,
     /// Jobs of one conversation run one after the other
@@ -132,10 +132,10 @@ struct Submit {
     /// critical, high, normal or low
     #[arg(long)]
     priority: Option<String>,
-    /// How long it may take
+    /// Time limit of the job
     #[arg(long, value_parser = crate::duration::parse)]
     timeout: Option<Duration>,
-    /// Follow it until it ends
+    /// Follow the job until it ends
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
@@ -144,18 +144,18 @@ struct Submit {
 
 /// Approve the plan of a job, once
 ///
-/// The plan is shown with its hash; what is approved is this very plan.
+/// The plan is shown with its hash; the approval is for exactly this plan.
 #[derive(Debug, clap::Args)]
 struct Approve {
-    /// Its id
+    /// The job's id
     id: String,
-    /// The hash of the plan that was looked at; without it that of the plan as it is now
+    /// Hash of the plan that you have read; default: the hash of the current plan
     #[arg(long)]
     plan_hash: Option<String>,
-    /// The number of the question that is answered, as the job shows it
+    /// Number of the question to answer, as the job shows it
     #[arg(long, value_name = "NUMBER")]
     question: Option<u64>,
-    /// The step in question has happened, and gave this JSON
+    /// The step in question has happened, with this JSON as its result
     #[arg(long, value_name = "RESULT", conflicts_with = "run", requires = "question")]
     happened: Option<String>,
     /// The step in question has not happened: run it

@@ -13,15 +13,15 @@ use crate::print;
 /// The pause before a stream that was cut is resumed.
 const RESUME_PAUSE: Duration = Duration::from_millis(500);
 
-/// Print what happens, until interrupted
+/// Print events until interrupted
 ///
-/// A stream that is cut, also by a restart of the daemon, goes on where it was.
+/// A stream that is cut, also by a restart of the daemon, continues where it stopped.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Begin after this event instead of now
+    /// Start after this event instead of now
     #[arg(long)]
     after: Option<u64>,
-    /// Only these kinds, with commas between them
+    /// Only these kinds, separated by commas
     #[arg(long, value_delimiter = ',')]
     kinds: Vec<String>,
     #[command(flatten)]

@@ -32,57 +32,57 @@ pub(crate) struct Arguments {
 enum Command {
     /// List messages in the order of arrival
     List {
-        /// Only of this topic
+        /// Only messages of this topic
         #[arg(long)]
         topic: Option<String>,
-        /// Only of the sender with this public key
+        /// Only messages from the sender with this public key
         #[arg(long)]
         from: Option<String>,
-        /// Received at or after this time (RFC 3339)
+        /// Only messages received at or after this time (RFC 3339)
         #[arg(long)]
         since: Option<String>,
-        /// Only those that mention this host's member
+        /// Only messages that mention this host's member
         #[arg(long)]
         mentions: bool,
-        /// After the message with this id
+        /// Only messages after the one with this id
         #[arg(long)]
         after: Option<u64>,
-        /// So many at the most
+        /// At most this many
         #[arg(long, default_value = "100", value_parser = crate::local::limit)]
         limit: usize,
     },
-    /// Find messages that say all of these words
+    /// Find messages that contain all of these words
     Search {
-        /// The words
+        /// The words to find
         #[arg(required = true)]
         words: Vec<String>,
-        /// So many at the most
+        /// At most this many
         #[arg(long, default_value = "100", value_parser = crate::local::limit)]
         limit: usize,
     },
-    /// Say that messages are read: only what was read is ever deleted
+    /// Mark messages as read; only read messages are ever deleted
     Ack {
-        /// Up to the message with this id
+        /// The last message to mark; all before it are marked, too
         id: u64,
-        /// Only of this topic
+        /// Only messages of this topic
         #[arg(long)]
         topic: Option<String>,
-        /// Who has read them
+        /// Name of the reader
         #[arg(long, default_value = "me")]
         reader: String,
     },
-    /// List what arrived and could not be taken
+    /// List messages that arrived and could not be accepted
     Aside {
-        /// Delete the one with this id, after a look at it
+        /// Delete the message with this id, after you have looked at it
         #[arg(long, value_name = "ID")]
         drop: Option<u64>,
-        /// So many at the most
+        /// At most this many
         #[arg(long, default_value = "100", value_parser = crate::local::limit)]
         limit: usize,
     },
     /// Print messages as they arrive, until interrupted
     Watch {
-        /// Begin after this event instead of now
+        /// Start after this event instead of now
         #[arg(long)]
         after: Option<u64>,
     },

@@ -19,9 +19,9 @@ pub(crate) struct Arguments {
 enum Command {
     /// List the mesh's members
     List(peers::Arguments),
-    /// Throw a member out; its daemons are closed at once
+    /// Revoke a member; its daemons are disconnected at once
     Revoke {
-        /// Its public key, its id, or @name
+        /// The member's public key, id or @name
         member: String,
         #[command(flatten)]
         local: Local,

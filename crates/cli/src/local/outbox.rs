@@ -33,47 +33,47 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List rows in the order of accept
+    /// List rows in the order in which they were accepted
     List {
-        /// Only what was given up
+        /// Only messages that were given up
         #[arg(long)]
         failed: bool,
-        /// After the row with this outbox id
+        /// Only rows after the one with this outbox id
         #[arg(long)]
         after: Option<String>,
-        /// So many at the most
+        /// At most this many
         #[arg(long, default_value = "100", value_parser = crate::local::limit)]
         limit: usize,
     },
-    /// Show one row, and what took its place
+    /// Show one row, and the row that replaced it
     Inspect {
-        /// Its outbox id, or its key
+        /// The row's outbox id or key
         id: String,
     },
-    /// Retire a row in favour of a new one under a fresh id
+    /// Replace a row by a new one with a new id
     Requeue {
-        /// Its outbox id, or its key
+        /// The row's outbox id or key
         #[arg(long)]
         id: String,
-        /// The new row's key; without it one is made
+        /// Key of the new row; default: a generated one
         #[arg(long, value_name = "KEY")]
         new_client_id: Option<String>,
-        /// Make the new row's key, as without --new-client-id
+        /// Generate the new row's key, as without --new-client-id
         #[arg(long, conflicts_with = "new_client_id")]
         auto: bool,
         /// Send this file's content instead
         #[arg(long, value_name = "FILE")]
         patch_payload: Option<PathBuf>,
-        /// Also when nobody knows whether the old one was delivered
+        /// Also if it is unknown whether the old message was delivered
         #[arg(long)]
         even_if_delivered: bool,
     },
-    /// Drop the payloads of what was delivered; ids and fingerprints stay
+    /// Delete the payloads of delivered messages; ids and fingerprints stay
     Prune {
-        /// Older than so many days
+        /// Only messages older than this many days
         #[arg(long, default_value = "7")]
         older_than_days: u64,
-        /// Without this nothing is dropped
+        /// Confirm it; without this option nothing is deleted
         #[arg(long)]
         confirm: bool,
     },

@@ -4,10 +4,10 @@ use super::table::table;
 use super::{Local, query};
 use crate::exit::Failure;
 
-/// List the mesh's members, and who is online
+/// List the mesh's members, and show which of them are online
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// So many at the most
+    /// At most this many
     #[arg(long, default_value = "500", value_parser = crate::local::limit)]
     limit: usize,
     #[command(flatten)]

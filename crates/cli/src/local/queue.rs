@@ -20,35 +20,35 @@ pub(crate) struct Arguments {
 enum Command {
     /// Make a queue
     Create {
-        /// Its name
+        /// The name of the queue
         queue: String,
     },
-    /// Delete a queue that you have made, or any as an owner
+    /// Delete a queue; an owner may delete any, a member only its own
     Delete {
-        /// Its name
+        /// The name of the queue
         queue: String,
-        /// Throw the work away that waits in it, also what somebody has taken
+        /// Discard the work in the queue, including work that somebody has taken
         #[arg(long)]
         discard: bool,
     },
     /// List queues
     List {
-        /// So many at the most
+        /// At most this many
         #[arg(long, default_value = "500", value_parser = crate::local::limit)]
         limit: usize,
     },
-    /// Take work; it comes again unless it is acknowledged in time
+    /// Take work; work that is not acknowledged in time is offered again
     Take {
         /// The queue
         queue: String,
-        /// Messages at the most
+        /// At most this many messages
         #[arg(long, default_value = "1")]
         max: u64,
-        /// For so long
+        /// Time in which the work must be acknowledged
         #[arg(long, default_value = "60s", value_parser = crate::duration::parse)]
         lease: std::time::Duration,
     },
-    /// Say that work is done
+    /// Mark work as done
     Ack {
         /// The queue
         queue: String,

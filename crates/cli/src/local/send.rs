@@ -21,8 +21,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Send a message, once
 ///
-/// It is on disk when this returns; the daemon delivers it when it can. The same --key with the
-/// same message is the same send, however often it is repeated.
+/// The message is on disk when this command returns; the daemon delivers it when it can. A command
+/// that is repeated with the same --key and the same message sends nothing again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   semel send '#builds' 'build 17 is green' --key build-17
@@ -37,19 +37,20 @@ pub(crate) struct Arguments {
     /// Read the message from stdin
     #[arg(long, conflicts_with = "message")]
     stdin: bool,
-    /// The id under which it happens once; without it one is made
+    /// Id under which the message is sent once; default: a generated one
     #[arg(long, value_name = "ID")]
     key: Option<String>,
     /// now, next or low
     #[arg(long)]
     priority: Option<String>,
-    /// A JSON object that travels with it
+    /// JSON object to send with the message
     #[arg(long, value_name = "JSON")]
     meta: Option<String>,
-    /// The broker_message_id of what it replies to
+    /// The broker_message_id of the message to which this one replies
     #[arg(long, value_name = "ID")]
     reply_to: Option<String>,
-    /// Wait until the broker has accepted or refused it, so long at the most (30s)
+    /// Wait until the broker has accepted or refused the message, at most this long (30s without a
+    /// time)
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "30s",
           require_equals = true, value_parser = crate::duration::parse)]
     wait: Option<Duration>,

@@ -20,30 +20,31 @@ pub(crate) struct Arguments {
 enum Command {
     /// Make a topic and subscribe to it
     Create {
-        /// Its name
+        /// The name of the topic
         topic: String,
     },
     /// List topics
     List {
-        /// So many at the most
+        /// At most this many
         #[arg(long, default_value = "500", value_parser = crate::local::limit)]
         limit: usize,
     },
-    /// Get what is posted there from now on
+    /// Receive messages of a topic from now on
     Subscribe {
-        /// Its name
+        /// The name of the topic
         topic: String,
     },
-    /// Do not get it any more
+    /// Stop receiving messages of a topic
     Unsubscribe {
-        /// Its name
+        /// The name of the topic
         topic: String,
     },
-    /// Delete a topic that you have made, or any as an owner; what was posted is still delivered
+    /// Delete a topic; an owner may delete any, a member only its own. Messages that were posted
+    /// are still delivered
     Delete {
-        /// Its name
+        /// The name of the topic
         topic: String,
-        /// Also while other members subscribe to it: they get nothing more from it
+        /// Delete it even if other members subscribe to it; they receive nothing more from it
         #[arg(long)]
         confirm: bool,
     },
@@ -53,10 +54,10 @@ enum Command {
         topic: String,
         /// The message
         message: String,
-        /// The id under which it happens once
+        /// Id under which the message is posted once
         #[arg(long, value_name = "ID")]
         key: Option<String>,
-        /// Public keys or @names that are mentioned, with commas between them
+        /// Public keys or @names to mention, separated by commas
         #[arg(long, value_delimiter = ',')]
         mentions: Vec<String>,
     },

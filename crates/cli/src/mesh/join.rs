@@ -27,14 +27,14 @@ use crate::{print, progress};
 /// Digits of a key that tell members apart who would be called the same.
 const NAME_DIGITS: usize = 8;
 
-/// Join a mesh by an invite
+/// Join a mesh with an invite
 ///
 /// The same invite again, after a failure at any point, joins as the same member.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// `semel://join/…`
+    /// The invite: `semel://join/…`
     invite: String,
-    /// What others call this member; without it this machine's name, and more if that is taken
+    /// Name of this member; default: this machine's name, with a suffix if it is taken
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]

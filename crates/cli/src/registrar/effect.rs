@@ -14,11 +14,11 @@ use crate::system::mint;
 pub(crate) enum EffectCommand {
     /// Register an effect; prints `registered` the first time, `replayed` on every exact retry
     Register(RegisterArguments),
-    /// Ask what happened to a request, and close attempts that were lost
+    /// Look up the outcome of a request, and close lost attempts
     Resolve(KeyArguments),
     /// Show an effect; exit 3 if there is none
     Show(KeyArguments),
-    /// Say whether an effect is as it should be
+    /// Record whether an effect is correct
     Verify(VerifyArguments),
     /// Register the compensation of an effect whose verification has failed
     Compensate(CompensateArguments),
@@ -30,13 +30,13 @@ Example:
   if [ \"$(semel effect register --envelope deploy.json --grant grant.json \\
       --broker http://127.0.0.1:7117 | cut -d' ' -f1)\" = registered ]; then ./deploy; fi")]
 pub(crate) struct RegisterArguments {
-    /// The envelope: a file, or - for stdin
+    /// File with the envelope; - reads stdin
     #[arg(long)]
     envelope: PathBuf,
-    /// The grant: a file
+    /// File with the grant
     #[arg(long)]
     grant: PathBuf,
-    /// Names this try; a new name when absent
+    /// Name of this attempt; default: a generated one
     #[arg(long)]
     attempt: Option<String>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(crate) struct RegisterArguments {
 pub(crate) struct KeyArguments {
     /// The logical request key
     key: String,
-    /// A grant for this effect, instead of the operator's token: a file
+    /// File with a grant for this effect, instead of the operator's token
     #[arg(long)]
     grant: Option<PathBuf>,
     #[command(flatten)]
@@ -58,13 +58,13 @@ pub(crate) struct KeyArguments {
 pub(crate) struct VerifyArguments {
     /// The logical request key
     key: String,
-    /// It is as it should be
+    /// The effect is correct
     #[arg(long, conflicts_with = "failed", required_unless_present = "failed")]
     passed: bool,
-    /// It is not
+    /// The effect is not correct
     #[arg(long)]
     failed: bool,
-    /// What was found
+    /// Findings, in words
     #[arg(long)]
     note: Option<String>,
     #[command(flatten)]

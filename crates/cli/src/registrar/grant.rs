@@ -12,11 +12,11 @@ use crate::print;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GrantCommand {
-    /// Allow the request in an envelope, once; prints the grant
+    /// Allow the request in an envelope, once, and print the grant
     Issue(IssueArguments),
     /// List the grants of a domain
     List(ListArguments),
-    /// Take a grant back that was not used
+    /// Revoke an unused grant
     Revoke(RevokeArguments),
 }
 
@@ -26,13 +26,13 @@ Example:
   semel grant issue --envelope deploy.json --broker http://127.0.0.1:7117 \\
     --admin-token-file token > grant.json")]
 pub(crate) struct IssueArguments {
-    /// The envelope: a file, or - for stdin
+    /// File with the envelope; - reads stdin
     #[arg(long)]
     envelope: PathBuf,
-    /// Not valid before, as 2027-01-15T08:00:00.000Z; now when absent
+    /// Start of validity, such as 2027-01-15T08:00:00.000Z; default: now
     #[arg(long)]
     not_before: Option<String>,
-    /// Not valid after; until the request is stale when absent
+    /// End of validity; default: when the request becomes stale
     #[arg(long)]
     not_after: Option<String>,
     #[command(flatten)]

@@ -17,7 +17,7 @@ pub(crate) struct Down {
     home: HomeArgument,
 }
 
-/// Say how it is with what `semel up` runs in this home
+/// Show the state of what `semel up` runs in this home
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   semel status
