@@ -39,7 +39,7 @@ pub(crate) struct Fault {
 
 impl Fault {
     fn new(check: impl Into<String>, path: PathBuf, text: impl Into<String>) -> Self {
-        let to_do = format!("put back a good copy of {}", path.display());
+        let to_do = format!("restore a good copy of {}", path.display());
         Self { check: check.into(), text: text.into(), to_do, is_advised: false }
     }
 }
@@ -90,11 +90,11 @@ fn identity(check: String, home: &Home, error: &IdentityError) -> Fault {
     };
     let (file, membership) = (path.display(), home.path(HomeFile::Mesh));
     let again = match is_of_up(home) {
-        true => format!("{}, which says the rest", start_command(home)),
+        true => format!("{}, which names the next step", start_command(home)),
         false => format!("semel mesh join INVITE{}", home_words(home.root())),
     };
     let to_do = format!(
-        "to put back a backup: put a good copy of {file} there\n\
+        "to restore a backup: put a good copy of {file} there\n\
          to join again, as a new member: remove {}, then: {again}",
         membership.display()
     );
@@ -186,7 +186,7 @@ fn own(check: String, checked: Result<(), HomeError>) -> Option<Fault> {
     let text = chain(&error);
     let (text, to_do) = match text.split_once('\n') {
         Some((text, to_do)) => (text.to_owned(), to_do.to_owned()),
-        None => (text, "put the folder itself there".to_owned()),
+        None => (text, "put a real folder there".to_owned()),
     };
     Some(Fault { check, text, to_do, is_advised: true })
 }
@@ -199,8 +199,8 @@ fn lock(check: &str, path: PathBuf) -> Option<Fault> {
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
         // With --read-only, too: clients find a daemon by the socket in its home.
         Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => format!(
-            "{} is on a disk that cannot be written, and whoever runs here needs a lock and a \
-             socket: copy the home (cp -a) to another disk and start with --home COPY",
+            "{} is on a disk that cannot be written, and semel needs a lock and a socket there: \
+             copy the home (cp -a) to another disk and start with --home COPY",
             path.display()
         ),
         Err(error) => format!("{}: {error}", path.display()),

@@ -47,7 +47,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         () = shutdown => {
             tour.world.kill().await;
             remove(&folder)?;
-            return Err(failed("the demo was interrupted; nothing is left of it".to_owned()));
+            return Err(failed("the demo was interrupted; it left nothing behind".to_owned()));
         }
     };
     tour.world.kill().await;
@@ -59,7 +59,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         return tour.kept(&folder);
     }
     remove(&folder)?;
-    tour.ended("all of it held; nothing is left of it\nto begin: semel up", None)
+    tour.ended("every check passed; the demo left nothing behind\nto begin: semel up", None)
 }
 
 fn remove(folder: &Path) -> Result<(), Failure> {
@@ -125,8 +125,9 @@ impl Tour {
     fn kept(&self, folder: &Path) -> Result<(), Failure> {
         let home = self.world.home();
         let text = format!(
-            "all of it held; the folder was kept\nto look around: semel up --home {home}, then \
-             semel inbox list --home {home}\nto clean up: rm -r {}",
+            "every check passed; the folder was kept\n\
+             to look around: semel up --home {home}, then semel inbox list --home {home}\n\
+             to clean up: rm -r {}",
             folder.display(),
             home = home.display()
         );

@@ -92,7 +92,7 @@ impl From<Ended> for Failure {
     /// What the process cannot do without has ended, and so does the process.
     fn from(ended: Ended) -> Self {
         let text = format!(
-            "error: {ended}, so everything ends; its log says more\n\
+            "error: {ended}, so the process ends; its log says more\n\
              nothing that was acknowledged is lost: start it again"
         );
         Self::new(Exit::Broken, text)

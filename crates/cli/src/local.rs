@@ -99,7 +99,9 @@ impl Local {
             _ => {
                 let names: Vec<&str> = homes.iter().map(|home| home.mesh().as_str()).collect();
                 let names = names.join(", ");
-                Err(usage(format!("this host has several meshes: {names}\nsay which: --mesh NAME")))
+                Err(usage(format!(
+                    "this host has several meshes: {names}\nchoose one: --mesh NAME"
+                )))
             }
         }
     }
@@ -142,7 +144,7 @@ impl Daemon {
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         let _shown = progress::show("waiting for the daemon");
         let answer = self.client.post(path, body, None).await;
-        let again = "look before you say it again";
+        let again = "check before you repeat it";
         self.checked(answer.map_err(|error| unsure(&error, &self.start, again))?)
     }
 
@@ -151,8 +153,8 @@ impl Daemon {
         let _shown = progress::show("waiting for the daemon");
         let answer = self.client.post("/v1/jobs", job, key).await;
         let again = match key {
-            Some(key) => format!("the same with --key {key} is the same job"),
-            None => "look before you say it again: semel job list".to_owned(),
+            Some(key) => format!("the same command with --key {key} is the same job"),
+            None => "check before you repeat it: semel job list".to_owned(),
         };
         self.checked(answer.map_err(|error| unsure(&error, &self.start, &again))?)
     }
@@ -256,7 +258,7 @@ fn unsure(error: &ClientError, start: &str, again: &str) -> Failure {
     match error {
         ClientError::TimedOut | ClientError::Broken(_) => {
             let why = chain(error);
-            let text = format!("error: {why}\nnobody can tell whether it was done\n{again}");
+            let text = format!("error: {why}\nit is unknown whether it was done\n{again}");
             Failure::new(Exit::Unknown, text)
         }
         ClientError::NoDaemon { .. } | ClientError::Invalid(_) | ClientError::Refused(_) => {

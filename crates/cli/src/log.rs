@@ -58,7 +58,7 @@ fn level() -> Result<Level, Failure> {
         Some("info" | "") => Ok(Level::INFO),
         Some("debug") => Ok(Level::DEBUG),
         Some(_) | None => {
-            let text = format!("error: {LEVEL} is {said:?}; it is error, warn, info or debug");
+            let text = format!("error: {LEVEL} is {said:?}; it must be error, warn, info or debug");
             Err(Failure::new(Exit::Refused, text))
         }
     }

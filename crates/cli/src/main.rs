@@ -216,7 +216,7 @@ fn check(words: &[String]) -> Result<(), Failure> {
 /// Says that what serves is ready. Whoever cannot be told is served all the same.
 fn announce(text: &str) {
     if let Err(failure) = print(text) {
-        tracing::warn!(failure.text, "nobody could be told that it is ready");
+        tracing::warn!(failure.text, "the ready line could not be written");
     }
 }
 
@@ -250,7 +250,7 @@ fn print(text: &str) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             let said = text.get(..UNWRITTEN_MAX).unwrap_or(text).trim_end();
-            let why = format!("error: stdout: {error}; what was to be written there:\n{said}");
+            let why = format!("error: stdout: {error}; the output was:\n{said}");
             Err(Failure::new(exit::Exit::Unknown, why))
         }
         Ok(()) | Err(_) => Ok(()),

@@ -85,7 +85,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             })
         }
         Command::Leave { confirm: false, .. } => {
-            let text = "error: this member could not come back; say --confirm";
+            let text = "error: this member cannot come back; to leave anyway: --confirm";
             Err(Failure::new(Exit::Usage, text))
         }
         Command::Leave { confirm: true, local } => {

@@ -97,7 +97,7 @@ fn value() -> Result<Zeroizing<String>, Failure> {
     if value.len() < SECRET_BYTES_MIN {
         let text = format!(
             "a secret has at least {SECRET_BYTES_MIN} bytes: a shorter one cannot be told from \
-             words in what gears say"
+             ordinary words in a gear's messages"
         );
         return Err(usage(&text));
     }

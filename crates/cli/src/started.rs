@@ -117,8 +117,8 @@ impl Started {
             let variable = variable(name).unwrap_or_default();
             let text = format!(
                 "error: it was started with {name} or {variable}, whose value holds a password and \
-                 is kept nowhere: nothing was done\n\
-                 say it again: semel daemon restart -- {name}-file FILE"
+                 is not kept: nothing was done\n\
+                 give it again: semel daemon restart -- {name}-file FILE"
             );
             return Err(Failure::new(Exit::Conflict, text));
         }

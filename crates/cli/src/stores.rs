@@ -15,7 +15,7 @@ use crate::system::random;
 use crate::up::broker_folder;
 
 /// What is lost with a store.
-const OF_A_STORE: &str = "and without what was in it";
+const OF_A_STORE: &str = "and lose its content";
 
 /// What is lost with the key of a local authority.
 const OF_AN_AUTHORITY: &str = "with a new key for the grants that are signed from now on";
@@ -83,7 +83,7 @@ impl Kept {
 
     /// The operator's token of a home's broker.
     pub(crate) fn admin_token(root: &Path) -> Self {
-        let lacks = "with a new token, which those who have the old one must be told";
+        let lacks = "with a new token, which you must tell to the operators";
         Self::key_of_home(root, "broker/admin_token", lacks)
     }
 
@@ -102,7 +102,7 @@ impl Kept {
 
     /// The key of a home's job engine. On a database that engines share it is the home's name, too.
     pub(crate) fn jobs_key(root: &Path) -> Self {
-        let lacks = "and without the name that jobs in a shared database know this home by";
+        let lacks = "and under a new name for the jobs of a shared database";
         Self::key_of_home(root, "jobs/authority", lacks)
     }
 
@@ -110,14 +110,13 @@ impl Kept {
     pub(crate) fn instance(home: &Home) -> Self {
         let name = home.path(HomeFile::InstanceId);
         let name = name.strip_prefix(home.root()).unwrap_or(&name).display().to_string();
-        let lacks = "as another daemon of the member, for which nobody knows what became of sends \
-                     that are open";
+        let lacks = "as another daemon of the member, with unknown outcomes of open sends";
         Self::key_of_home(home.root(), &name, lacks)
     }
 
     fn key_of_home(root: &Path, name: &str, lacks: &'static str) -> Self {
         let (path, made) = (root.join(name), MadeStores::of_home(root));
-        let fresh = format!("take {name:?} out of {}", made.path().display());
+        let fresh = format!("remove {name:?} from {}", made.path().display());
         let restore = format!("put a good copy of {} there", path.display());
         Self { path, made, restore, fresh, lacks }
     }
@@ -129,9 +128,10 @@ impl Kept {
 
     /// What is said of one that is gone, and what can be done.
     pub(crate) fn lost(&self) -> (String, String) {
-        let said = format!("{} is missing or empty, though it was made here", self.path.display());
+        let said =
+            format!("{} is missing or empty, although it was made here", self.path.display());
         let ways = format!(
-            "to put back a backup: {}\nto begin without it, {}: {}",
+            "to restore a backup: {}\nto begin without it, {}: {}",
             self.restore, self.lacks, self.fresh
         );
         (said, ways)
@@ -171,7 +171,7 @@ impl Kept {
         match (self.note(), presence) {
             // Somebody may have put it into a folder that is not ours to write to.
             (Err(failure), Presence::There) => {
-                tracing::warn!(failure.text, "nobody will notice when this key is lost");
+                tracing::warn!(failure.text, "a loss of this key will not be noticed");
             }
             (noted, _) => noted?,
         }
@@ -190,7 +190,7 @@ pub(crate) fn start_fresh(kept: &[Kept], confirmed: bool, loses: &str) -> Result
         let name = one.path.display();
         match one.look().map_err(failed)? {
             Presence::There => {
-                let text = "is there: nothing was done\nto begin without it, move it away first";
+                let text = "exists: nothing was done\nto begin without it, move it away first";
                 return Err(conflict(format!("{name} {text}")));
             }
             Presence::New => {}
@@ -202,8 +202,8 @@ pub(crate) fn start_fresh(kept: &[Kept], confirmed: bool, loses: &str) -> Result
         return Err(conflict(format!("{name} was never made: nothing was done")));
     };
     if !confirmed {
-        let text = format!("{loses}\nto put back a backup: {}", first.restore);
-        return Err(conflict(format!("{text}\nto do it all the same: --confirm")));
+        let text = format!("{loses}\nto restore a backup: {}", first.restore);
+        return Err(conflict(format!("{text}\nto do it anyway: --confirm")));
     }
     for one in &lost {
         one.made.forget(&one.path).map_err(failed)?;

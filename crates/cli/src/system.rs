@@ -28,7 +28,7 @@ pub(crate) fn end(error: &StoreError) {
         tracing::error!(error = chain, "the process ends: {why}");
         log::say(&text);
         let when =
-            if is_damaged { "to look at it" } else { "if it ends so again, look at the file" };
+            if is_damaged { "to check it" } else { "if it ends like this again, check the file" };
         log::say(&format!("{when}: semel daemon recover, semel job check, or semel doctor"));
     });
 }

@@ -438,12 +438,12 @@ fn stranger(home: &Home, of_this_home: bool, pubkey: &str, name: &str) -> Failur
     let (name, start) = (quoted(&another_name(name, pubkey)), start_command(home));
     let text = format!(
         "error: the mesh {MESH:?} of this home knows no member with this host's key\n\
-         to put back the key that it knows: put a good copy of {keypair} there\n\
-         to let the new key in: semel broker member add {MESH} {name} {pubkey} --role owner \
-         --store {store}\n\
-         to go on: {start}\n\
-         to throw out whose key is lost: semel broker member list {MESH} --store {store}, then: \
-         semel broker member revoke {MESH} MEMBER --store {store}",
+         to restore the known key: put a good copy of {keypair} there\n\
+         to add the new key: semel broker member add {MESH} {name} {pubkey} --role owner --store \
+         {store}\n\
+         to continue: {start}\n\
+         to revoke the member with the lost key: semel broker member list {MESH} --store {store}, \
+         then: semel broker member revoke {MESH} MEMBER --store {store}",
         keypair = keypair.display()
     );
     Failure::new(Exit::Refused, text)

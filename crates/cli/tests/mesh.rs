@@ -97,5 +97,5 @@ fn a_home_that_is_not_named_is_an_error_of_usage() {
     }
     let output = semel(Path::new(""), &["mesh", "list"]);
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(text(&output.stderr), "error: there is no $HOME; say --home DIR\n");
+    assert_eq!(text(&output.stderr), "error: $HOME is not set; give --home DIR\n");
 }

@@ -127,7 +127,7 @@ fn authorities(trust: &Option<Trust>) -> Result<RootCertStore, TlsError> {
         let _ = roots.add(certificate);
     }
     match roots.is_empty() {
-        true => Err(file(&path, &"there is no authority in it")),
+        true => Err(file(&path, &"it has no certificate authority")),
         false => Ok(roots),
     }
 }
@@ -137,7 +137,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let found = found.map_err(|error| file(path, &error))?;
     match found.is_empty() {
-        true => Err(file(path, &"there is no certificate in it")),
+        true => Err(file(path, &"it has no certificate")),
         false => Ok(found),
     }
 }
@@ -158,7 +158,7 @@ fn secret(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     }
     let bytes = read(opened, path)?;
     let key = PrivateKeyDer::from_pem_slice(&bytes);
-    key.map_err(|_| file(path, &"there is no private key in it that can be read"))
+    key.map_err(|_| file(path, &"it has no readable private key"))
 }
 
 fn open(path: &Path) -> Result<File, TlsError> {

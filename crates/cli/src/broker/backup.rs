@@ -101,15 +101,15 @@ pub(crate) struct FreshArguments {
 pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
     let target = arguments.file.place()?;
     let Some(path) = target.sqlite_path() else {
-        let text = "error: --store is sqlite:PATH: a PostgreSQL database is never taken for new";
+        let text = "error: --store must be sqlite:PATH: a PostgreSQL database is never begun anew";
         return Err(Failure::new(Exit::Usage, text));
     };
     let alone = Alone::with(&path).map_err(target::refused)?;
     if alone.is_none() {
         return Err(not_restored(&RestoreError::InUse(path), "the broker"));
     }
-    let loses = "meshes, members, messages that wait and ids that were taken are forgotten: hosts \
-                 send again what they had sent, and it arrives again";
+    let loses = "meshes, members, waiting messages and used ids are lost: hosts send their earlier \
+                 messages again, and these arrive again";
     stores::start_fresh(&stores::of_broker(&path), arguments.confirm, loses)?;
     print("the next start makes a new store\n")
 }
@@ -144,8 +144,9 @@ pub(super) async fn new_epoch(arguments: &EpochArguments) -> Result<(), Failure>
             live => format!("{live} brokers serve this store now and would end"),
         };
         let text = format!(
-            "error: daemons would send again what they have sent, and every domain of the \
-             registrar would be held; {live}\nto do it: --confirm"
+            "error: daemons would send their recent messages again, and every domain of the \
+             registrar would be held; {live}\n\
+             to do it: --confirm"
         );
         return Err(Failure::new(Exit::Conflict, text));
     }

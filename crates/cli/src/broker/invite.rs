@@ -100,7 +100,7 @@ pub(super) async fn found(
     if !made.map_err(|error| failed(&error))? {
         let text = format!(
             "error: there is a mesh {mesh:?} already\n\
-             to let an owner in: semel broker invite {mesh} --role owner --broker-url {broker_url}"
+             to add an owner: semel broker invite {mesh} --role owner --broker-url {broker_url}"
         );
         return Err(Failure::new(Exit::Conflict, text));
     }
@@ -118,7 +118,8 @@ fn new_invite(
     now: UnixMs,
 ) -> Result<(String, NewInvite), Failure> {
     let usage = |text: &str| Failure::new(Exit::Usage, format!("error: {text}"));
-    let life = ttl(life).ok_or_else(|| usage("--ttl is like 90s, 24h or 7d, at most 30d"))?;
+    let life = ttl(life)
+        .ok_or_else(|| usage("--ttl must be a time such as 90s, 24h or 7d, at most 30d"))?;
     refuse_place(broker_url, plain)?;
     let token = link::token(&random_bytes());
     let (broker_url, mesh) = (broker_url.to_owned(), mesh.to_owned());
@@ -134,7 +135,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { mesh, broker_url, uses, ttl, role, target, insecure_allow_plain } = arguments;
     let plain = plain(*insecure_allow_plain);
     let role = Role::parse(role)
-        .ok_or_else(|| Failure::new(Exit::Usage, "error: --role is member or owner"))?;
+        .ok_or_else(|| Failure::new(Exit::Usage, "error: --role must be member or owner"))?;
     let now = now();
     let (link, invite) = new_invite(mesh, broker_url, role, *uses, ttl, plain, now)?;
     let store = target.open_used().await?;
@@ -143,14 +144,14 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if made.map_err(|error| failed(&error))? {
         return print(&format!("{link}\n"));
     }
-    let text = "error: the mesh has too many invites that have not ended";
+    let text = "error: the mesh has too many invites that have not expired";
     Err(Failure::new(Exit::Conflict, text))
 }
 
 /// An address that is told to others: it must be one, and not of plain text to another machine.
 pub(crate) fn refuse_place(url: &str, plain: Plain) -> Result<(), Failure> {
     let place = BrokerPlace::parse_http(url).map_err(|refusal| {
-        let text = format!("error: --broker-url is https://HOST:PORT: {}", refusal.detail);
+        let text = format!("error: --broker-url must be https://HOST:PORT: {}", refusal.detail);
         Failure::new(Exit::Usage, text)
     })?;
     place.refuse_plain_for_others(plain).map_err(|refusal| in_plain_text(&refusal, Form::Text))

@@ -59,14 +59,15 @@ pub(crate) enum MemberCommand {
 pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
     match command {
         MemberCommand::Add { mesh, name, key, role, target } => {
-            let role = Role::parse(role)
-                .ok_or_else(|| Failure::new(Exit::Usage, "error: --role is member or owner"))?;
+            let role = Role::parse(role).ok_or_else(|| {
+                Failure::new(Exit::Usage, "error: --role must be member or owner")
+            })?;
             let member = new_member(name, key, role)?;
             let store = target.open_used().await?;
             let mesh = find(&store, mesh).await?;
             let added = store.member_add(mesh.mesh_id, &member, now()).await;
             if !added.map_err(|error| failed(&error))? {
-                let text = format!("error: an active member is called {} already", shown(name));
+                let text = format!("error: an active member already has the name {}", shown(name));
                 return Err(Failure::new(Exit::Conflict, text));
             }
             print(&format!("{}\n", member.member_id))
@@ -88,8 +89,9 @@ pub(super) async fn run(command: &MemberCommand) -> Result<(), Failure> {
                     if let Err(error) = told.await {
                         let why = error.chain();
                         log::say(&format!(
-                            "warning: {member} is revoked, and brokers that run could not be \
-                             told: {why}\nthey find out by themselves"
+                            "warning: {member} is revoked, but running brokers could not be \
+                             notified: {why}\n\
+                             they will notice by themselves"
                         ));
                     }
                     Ok(())
@@ -166,8 +168,8 @@ pub(super) fn plain_name(name: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let text = format!(
-        "error: a name has no control characters, none that turn text or cannot be seen, and no \
-         blanks at its ends: {}",
+        "error: a name must not have control characters, invisible characters, characters that \
+         turn text around, or blanks at its ends: {}",
         shown(name)
     );
     Err(Failure::new(Exit::Usage, text))

@@ -130,7 +130,7 @@ pub(super) async fn run(command: &MeshCommand) -> Result<(), Failure> {
             let mesh = find(&store, slug).await?;
             let set = store.mesh_set(&mesh, &change, now()).await;
             if !set.map_err(|error| failed(&error))? {
-                let text = "error: somebody else has changed the mesh meanwhile; try again";
+                let text = "error: the mesh was changed meanwhile; try again";
                 return Err(Failure::new(Exit::Conflict, text));
             }
             show(&find(&store, slug).await?, Form::of_flag(*json))
@@ -177,12 +177,12 @@ fn change(words: &[String]) -> Result<MeshChange, Failure> {
         let (key, value) =
             word.split_once('=').ok_or_else(|| usage(format!("{word:?} is not KEY=VALUE")))?;
         if seen.contains(&key) || (key.starts_with("dedupe_") && change.dedupe.is_some()) {
-            return Err(usage(format!("{key} is said twice, or in two ways")));
+            return Err(usage(format!("{key} is given twice, or in two ways")));
         }
         seen.push(key);
         let number = |min: u64, max: u64| {
             let number = value.parse().ok().filter(|number| (min..=max).contains(number));
-            number.ok_or_else(|| usage(format!("{key} is a number from {min} to {max}")))
+            number.ok_or_else(|| usage(format!("{key} must be a number from {min} to {max}")))
         };
         let small = |min, max| number(min, max).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         match key {
@@ -191,7 +191,8 @@ fn change(words: &[String]) -> Result<MeshChange, Failure> {
             }
             "dedupe_mode" if value == "permanent" => change.dedupe = Some(DedupeMode::Permanent),
             "dedupe_mode" => {
-                let text = "dedupe_mode is permanent; for the other one say dedupe_retention_days";
+                let text = "dedupe_mode must be permanent; for the other mode, give \
+                            dedupe_retention_days";
                 return Err(usage(text.to_owned()));
             }
             "message_retention_days" => change.message_retention_days = Some(small(1, 36_500)?),
@@ -202,7 +203,7 @@ fn change(words: &[String]) -> Result<MeshChange, Failure> {
                 let policy = ConnectionPolicy::parse(value).ok_or_else(|| {
                     let all = ConnectionPolicy::ALL.iter().map(|policy| policy.as_str());
                     let all = all.collect::<Vec<_>>().join(", ");
-                    usage(format!("{key} is one of {all}"))
+                    usage(format!("{key} must be one of {all}"))
                 })?;
                 change.connection_policy = Some(policy);
             }

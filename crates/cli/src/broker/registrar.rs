@@ -48,7 +48,7 @@ pub(super) async fn routes(
 pub(crate) fn retention(days: u32) -> Result<RetentionDays, Failure> {
     RetentionDays::new(days).ok_or_else(|| {
         let text = format!(
-            "error: --registrar-retention-days is {RETENTION_DAYS_MIN} to {RETENTION_DAYS_MAX}"
+            "error: --registrar-retention-days must be {RETENTION_DAYS_MIN} to {RETENTION_DAYS_MAX}"
         );
         Failure::new(Exit::Usage, text)
     })
@@ -104,7 +104,7 @@ pub(super) async fn hold_all(broker_store: &Store) -> Result<(), Failure> {
         0 => Ok(()),
         domains => print(&format!(
             "registrations are held in {domains} domains\n\
-             to let them pass again: semel registrar gate open DOMAIN\n"
+             to allow them again: semel registrar gate open DOMAIN\n"
         )),
     }
 }

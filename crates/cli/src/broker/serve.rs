@@ -132,11 +132,11 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn reloading(certificate: Option<&Certificate>, mut asked: Signal) -> Failure {
     while asked.recv().await.is_some() {
         match certificate.map(Certificate::reload) {
-            Some(Ok(())) => tracing::info!("the certificate was read again"),
+            Some(Ok(())) => tracing::info!("the certificate was reloaded"),
             Some(Err(failure)) => {
-                tracing::error!(error = failure.text, "the certificate stays as it was");
+                tracing::error!(error = failure.text, "the old certificate stays in use");
             }
-            None => tracing::info!("there is no certificate, and nothing else is read again"),
+            None => tracing::info!("there is no certificate to reload"),
         }
     }
     std::future::pending().await
@@ -228,8 +228,9 @@ fn not_limited(error: &LimiterAddressError) -> Failure {
 }
 
 fn limiter(arguments: &Arguments, clock: &Arc<dyn Clock>) -> Result<Limiter, Failure> {
-    let mode = FallbackMode::parse(&arguments.limiter_fallback)
-        .ok_or_else(|| Failure::new(Exit::Usage, "error: --limiter-fallback is local or closed"))?;
+    let mode = FallbackMode::parse(&arguments.limiter_fallback).ok_or_else(|| {
+        Failure::new(Exit::Usage, "error: --limiter-fallback must be local or closed")
+    })?;
     let fallback = Fallback { mode, brokers: arguments.brokers };
     limiter_with(arguments.limiter.address()?.as_ref(), clock, fallback)
 }

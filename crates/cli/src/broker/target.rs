@@ -69,8 +69,9 @@ impl Target {
 }
 
 fn nowhere() -> Failure {
-    let text = "error: say where the store is: --store sqlite:PATH or postgres://…, --store-file \
-                FILE, or SEMEL_STORE in the environment\nfor example: --store sqlite:broker.db";
+    let text = "error: name the store: --store sqlite:PATH or postgres://…, --store-file FILE, or \
+                SEMEL_STORE in the environment\n\
+                for example: --store sqlite:broker.db";
     Failure::new(Exit::Usage, text)
 }
 
@@ -113,7 +114,7 @@ impl Place {
             Some(_) => None,
             None if self.0.text.contains("://") => {
                 let found = PostgresStore::is_in(self.0.postgres()?).await;
-                let none = "there are no broker's tables in this database";
+                let none = "this database has no tables of a broker";
                 (!found.map_err(refused)?).then(|| none.to_owned())
             }
             None => None,
@@ -142,8 +143,9 @@ impl Place {
         if is_damaged {
             let store = &self.0.text;
             failure.text.push_str(&format!(
-                "\nnothing was changed\nto put back a good copy: semel broker restore --in BACKUP \
-                 --force --store {store}"
+                "\n\
+                 nothing was changed\n\
+                 to restore a good copy: semel broker restore --in BACKUP --force --store {store}"
             ));
         }
         failure
@@ -184,7 +186,7 @@ impl Place {
                 opened.map(Store::Postgres)
             }
             _ => {
-                let text = "error: a store is sqlite:PATH or postgres://…\n\
+                let text = "error: a store must be sqlite:PATH or postgres://…\n\
                             for example: --store sqlite:broker.db";
                 return Err(Failure::new(Exit::Usage, text));
             }
@@ -217,7 +219,7 @@ pub(crate) fn failed(error: &StoreError) -> Failure {
         Fate::Undone => Failure::new(Exit::Failed, format!("error: {why}")),
         Fate::Uncertain => {
             let text = format!(
-                "error: {why}\nnobody can tell whether it was done: look before you say it again"
+                "error: {why}\nit is unknown whether it was done: check before you repeat it"
             );
             Failure::new(Exit::Unknown, text)
         }

@@ -46,7 +46,8 @@ impl Tls {
         }
         let text = format!(
             "error: {listen} can be reached from other machines, and this broker would speak plain \
-             text\npass --tls-cert and --tls-key, or put a proxy with TLS before it and pass \
+             text\n\
+             pass --tls-cert and --tls-key, or put a proxy with TLS in front of it and pass \
              --insecure-allow-plain"
         );
         Err(Failure::new(Exit::Refused, text))
@@ -114,11 +115,11 @@ fn certified(
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| refused(certificate, error))?;
     if chain.is_empty() {
-        return Err(refused(certificate, "there is no certificate in it"));
+        return Err(refused(certificate, "it has no certificate"));
     }
     // What is in the file is nobody's business, not even when it is no key.
     let secret = PrivateKeyDer::from_pem_reader(open(key)?)
-        .map_err(|_| refused(key, "there is no private key in it that can be read"))?;
+        .map_err(|_| refused(key, "it has no readable private key"))?;
     let certified = CertifiedKey::from_der(chain, secret, provider).map_err(|error| {
         refused(certificate, format_args!("with the key {}: {error}", key.display()))
     })?;

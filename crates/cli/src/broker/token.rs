@@ -48,7 +48,7 @@ pub(crate) fn authority(path: &Path) -> Result<KeyPair, Failure> {
         None => (text.as_str(), None),
     };
     let secret = Hex::<32>::parse(secret);
-    let secret = secret.map_err(|_| refused("the file holds no key: 64 hexadecimal digits"))?;
+    let secret = secret.map_err(|_| refused("the file must hold a key: 64 hexadecimal digits"))?;
     let keys = KeyPair::from_secret(&secret.0);
     match public {
         Some(public) if public != keys.public().to_string() => {
@@ -116,8 +116,8 @@ pub(crate) fn read(option: &str, path: &Path, bytes_max: u64) -> Result<String, 
     let (owner, ours) = (metadata.uid(), rustix::process::geteuid().as_raw());
     if !is_trusted(owner, ours) {
         return Err(refused(format!(
-            "it belongs to the user {owner}, who knows what is in it; semel runs as the user \
-             {ours}\nto keep it: chown {ours} {}",
+            "it belongs to the user {owner}, who knows its content; semel runs as the user {ours}\n\
+             to keep it: chown {ours} {}",
             path.display()
         )));
     }

@@ -48,7 +48,7 @@ pub(super) async fn sweep(target: &target::Target) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Failed, format!("error: {}", failures.join("\nerror: "))));
     }
     if unfinished > 0 {
-        let text = "error: there is more to sweep\ngo on with: semel broker sweep";
+        let text = "error: there is more to sweep\nto continue: semel broker sweep";
         return Err(Failure::new(Exit::Unavailable, text));
     }
     Ok(())
@@ -85,7 +85,7 @@ pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Failed, format!("error: {}", failures.join("\nerror: "))));
     }
     if wrong > 0 {
-        let text = format!("error: {wrong} rows are not as they must be");
+        let text = format!("error: {wrong} rows are wrong");
         return Err(Failure::new(Exit::Failed, text));
     }
     Ok(())

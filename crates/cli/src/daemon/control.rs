@@ -91,7 +91,7 @@ pub(crate) async fn show_status(local: &Local) -> Result<(), Failure> {
             text("uptime_s"),
         );
         if health.get("inbox_full") == Some(&Value::Bool(true)) {
-            lines.push_str("inbox      full of what nobody has read; more waits at the broker\n");
+            lines.push_str("inbox      full of unread messages; more wait at the broker\n");
         }
         if health.get("set_aside").is_some_and(|count| count != 0) {
             lines.push_str(&format!("set aside  {}\n", text("set_aside")));
@@ -110,7 +110,7 @@ pub(super) async fn rotate_token(arguments: &Simple) -> Result<(), Failure> {
     let path = arguments.local.home()?.path(HomeFile::LocalToken);
     daemon.show(&rotated, |rotated| {
         let grace = &rotated["grace_s"];
-        format!("a new token is in {}; the old one ends in {grace} s\n", path.display())
+        format!("a new token is in {}; the old token is valid for {grace} s\n", path.display())
     })
 }
 
@@ -148,7 +148,7 @@ pub(super) async fn restart(arguments: &Restart) -> Result<(), Failure> {
         Some(0) => Ok(()),
         code => Err(Failure::new(
             Exit::of_code(code.unwrap_or(1)),
-            "error: it did not start\nto look why: semel daemon logs, semel doctor",
+            "error: it did not start\nto find out why: semel daemon logs, semel doctor",
         )),
     }
 }
@@ -168,10 +168,11 @@ pub(super) async fn reload(arguments: &Simple) -> Result<(), Failure> {
         let waiting = reloaded["needs_restart"].as_array().into_iter().flatten();
         let waiting: Vec<&str> = waiting.filter_map(Value::as_str).collect();
         match waiting.is_empty() {
-            true => "the configuration was read again\n".to_owned(),
+            true => "the configuration was reloaded\n".to_owned(),
             false => format!(
-                "the configuration was read again\nthese change at the next start: {}\nto restart \
-                 it: {}\n",
+                "the configuration was reloaded\n\
+                 these change at the next start: {}\n\
+                 to restart it: {}\n",
                 waiting.join(", "),
                 command("daemon restart", &home)
             ),
@@ -193,7 +194,7 @@ pub(crate) async fn stop(home: &Home) -> Result<bool, Failure> {
         // Others in the same process close theirs after it.
         watched.ended().await;
     };
-    let text = "error: the daemon has not stopped yet\nto look why: semel daemon logs";
+    let text = "error: the daemon has not stopped yet\nto find out why: semel daemon logs";
     let late = |_| Failure::new(Exit::Unavailable, text);
     tokio::time::timeout(STOP_TIMEOUT, gone).await.map_err(late)?;
     Ok(true)

@@ -91,7 +91,7 @@ impl IdentityArguments {
                 let given = self.invite.clone().or_else(|| env::var(INVITE).ok());
                 let Some(given) = given.filter(|invite| !invite.is_empty()) else {
                     local.home().map_or(Ok(()), |home| not_joined(&home, form))?;
-                    let text = "an ephemeral daemon joins by an invite: --invite or $SEMEL_INVITE";
+                    let text = "an ephemeral daemon needs an invite: --invite or $SEMEL_INVITE";
                     return Err(refused(Code::InviteNeeded, text));
                 };
                 let link = JoinLink::parse(&given).map_err(|why| not_a_link(&why, form))?;
@@ -112,8 +112,8 @@ fn not_joined(home: &Home, form: Form) -> Result<(), Failure> {
         Ok(None) => Ok(()),
         Ok(Some(joined)) => {
             let detail = format!(
-                "{:?} is kept in this home, and the daemon would be ephemeral; to start {:?}: \
-                 --persistent",
+                "this home has the persistent member {:?}, and the daemon would be ephemeral; to \
+                 start {:?}: --persistent",
                 joined.name, joined.name
             );
             let refusal = Refusal::new(Code::AlreadyJoined, detail);
@@ -151,7 +151,7 @@ pub(super) async fn give_up(api: &BrokerApi, pubkey: &str) {
 pub(super) async fn end(engine: &Engine, pubkey: &str) -> Result<(), Failure> {
     let Farewell { unsent, left } = farewell(engine).await;
     if unsent > 0 {
-        tracing::error!(unsent, "what was accepted is lost: it could not be sent in time");
+        tracing::error!(unsent, "accepted sends are lost: they could not be sent in time");
     }
     match left {
         Ok(()) if unsent == 0 => Ok(()),

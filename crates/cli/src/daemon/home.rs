@@ -22,7 +22,7 @@ impl HomeArgument {
         let usage = |text: &str| Failure::new(Exit::Usage, format!("error: {text}"));
         let (semel_home, user_home) = (env::var_os("SEMEL_HOME"), env::var_os("HOME"));
         let home = choose(self.home.clone(), semel_home, user_home);
-        let home = home.ok_or_else(|| usage("there is no $HOME; say --home DIR"))?;
+        let home = home.ok_or_else(|| usage("$HOME is not set; give --home DIR"))?;
         path::absolute(&home).map_err(|error| usage(&format!("{}: {error}", home.display())))
     }
 }

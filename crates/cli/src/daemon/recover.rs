@@ -57,9 +57,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let bad = left(Care::Replace);
     if let Some(first) = bad.first() {
         text.push_str(&format!(
-            "error: {} cannot be used as it is\nto put back a good copy: replace the file; to do \
-             without it: {} --start-fresh {first} --confirm; to read what can be read: {} \
-             --read-only\n",
+            "error: {} cannot be used as it is\n\
+             to restore a good copy: replace the file; to begin without it: {} --start-fresh \
+             {first} --confirm; to read what is still readable: {} --read-only\n",
             bad.join(" and "),
             command("daemon recover", home.home()),
             command("daemon up", home.home())
@@ -78,9 +78,9 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// What helps a file that is whole for all that anybody knows.
 const NOT_DAMAGED: &str = "\
-and nothing says that it is damaged
-to use it: give it to the user that runs semel, or run the version that has made it; move another \
-program's file away";
+and there is no sign of damage
+to use it: give it to the user that runs semel, or run the version that made it; if it belongs to \
+another program, move it away";
 
 /// A database, how it is, and whether a new one is begun.
 struct File {
@@ -136,9 +136,9 @@ fn begin_anew(
                 "sends that are queued in it are lost unless the file is repaired, and the ids in \
                  it are forgotten"
             }
-            Database::Inbox => "the inbox is rebuilt from what the broker still has",
+            Database::Inbox => "the inbox is rebuilt from the messages that the broker still has",
         };
-        return Err(conflict(format!("{what}\nto do it all the same: --confirm")));
+        return Err(conflict(format!("{what}\nto do it anyway: --confirm")));
     }
     start_fresh(home, database, now())
         .map(Fresh)

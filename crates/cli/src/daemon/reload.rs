@@ -59,13 +59,13 @@ impl Reloader {
         let done = self.reload();
         match &done {
             Ok(waiting) if waiting.is_empty() => {
-                tracing::info!("the configuration was read again");
+                tracing::info!("the configuration was reloaded");
             }
             Ok(waiting) => {
                 let keys = waiting.join(", ");
-                tracing::warn!(keys, "the configuration was read again; these need a restart");
+                tracing::warn!(keys, "the configuration was reloaded; these keys need a restart");
             }
-            Err(error) => tracing::error!(error, "the configuration stays as it was"),
+            Err(error) => tracing::error!(error, "the configuration was not changed"),
         }
         done
     }
@@ -97,9 +97,9 @@ pub(super) fn part(reloader: Arc<Reloader>) -> Part {
 }
 
 const ROUTES: &[Route<Reloader>] = &[Route {
-    answers: &[Answer::json(200, "it was read again", reloaded)],
+    answers: &[Answer::json(200, "the configuration was reloaded", reloaded)],
     problems: &[Code::SocketOnly, Code::ConfigRefused],
-    ..Route::post("/v1/reload", "Reads the configuration again; over the socket only", |call| {
+    ..Route::post("/v1/reload", "Reloads the configuration; only over the socket", |call| {
         Box::pin(reload(call))
     })
 }];
@@ -113,7 +113,7 @@ async fn reload(call: Call<Reloader>) -> Result<Reply, Problem> {
     match call.door {
         Door::Socket => {}
         Door::Tcp => {
-            let detail = "the configuration is read again over the socket only";
+            let detail = "the configuration can be reloaded over the socket only";
             return Err(Problem::new(Code::SocketOnly, detail));
         }
     }
@@ -122,7 +122,7 @@ async fn reload(call: Call<Reloader>) -> Result<Reply, Problem> {
     match done {
         Ok(Ok(needs_restart)) => Ok(Reply::value(&json!({"needs_restart": needs_restart}))),
         Ok(Err(why)) => {
-            Err(Problem::new(Code::ConfigRefused, format!("everything stays as it was: {why}")))
+            Err(Problem::new(Code::ConfigRefused, format!("nothing was changed: {why}")))
         }
         Err(error) => Err(Problem::new(Code::InternalError, error.to_string())),
     }

@@ -231,16 +231,18 @@ impl RunningDaemon {
                 "error: another daemon speaks for this member now: a copy of this folder, or \
                  another host with its key",
             ),
-            Fatal::AlreadyConnected => {
-                refused("this member is connected from elsewhere, and its mesh keeps the oldest")
-            }
+            Fatal::AlreadyConnected => refused(
+                "this member is connected from elsewhere, and its mesh keeps the oldest connection",
+            ),
             Fatal::Revoked => {
-                Failure::new(Exit::Failed, "error: this member may not take part any more")
+                Failure::new(Exit::Failed, "error: this member or this daemon was revoked")
             }
-            Fatal::Feature(detail) => refused(format_args!("the broker does not fit: {detail}")),
+            Fatal::Feature(detail) => {
+                refused(format_args!("the broker is not compatible: {detail}"))
+            }
             Fatal::Unfit(detail) => refused(detail),
             Fatal::Broken(detail) => {
-                Failure::new(Exit::Broken, format!("error: the daemon cannot go on: {detail}"))
+                Failure::new(Exit::Broken, format!("error: the daemon cannot continue: {detail}"))
             }
         }
     }
@@ -261,7 +263,10 @@ impl RunningDaemon {
         // A token that is being replaced holds it for a moment, and no call is left.
         let left = Arc::try_unwrap(self.home).map_or(Ok(()), LockedHome::stop);
         if let Err(error) = left {
-            tracing::warn!(error = chain(&error), "the folder was not left in order");
+            tracing::warn!(
+                error = chain(&error),
+                "the daemon's folder could not be closed regularly"
+            );
         }
         ended
     }

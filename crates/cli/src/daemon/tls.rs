@@ -80,8 +80,9 @@ impl Trust {
 /// TLS with the authorities of the system.
 pub(crate) fn system() -> Result<Arc<ClientConfig>, Failure> {
     let found = SYSTEM.iter().map(PathBuf::from).find(|path| path.exists());
-    let path = found
-        .ok_or_else(|| refused(Path::new(SYSTEM[0]), "there are none; say --broker-ca FILE"))?;
+    let path = found.ok_or_else(|| {
+        refused(Path::new(SYSTEM[0]), "the system has none; give --broker-ca FILE")
+    })?;
     configuration(&read(&path)?, &path)
 }
 
@@ -105,7 +106,7 @@ fn configuration(pem: &[u8], path: &Path) -> Result<Arc<ClientConfig>, Failure> 
         let _ = roots.add(certificate);
     }
     if roots.is_empty() {
-        return Err(refused(path, "there is no authority in it"));
+        return Err(refused(path, "it has no certificate authority"));
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

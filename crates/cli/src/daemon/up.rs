@@ -79,7 +79,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = semel_daemon::config::Config::read(&home).unwrap_or_default();
     let place = found.with(&config);
     if let Some(remark) = place.remark {
-        tracing::info!(remark, "the environment decides");
+        tracing::info!(remark, "the defaults follow from the environment");
     }
     let tcp = !arguments.no_tcp && (arguments.api_listen.is_some() || place.tcp == Switch::On);
     let api_listen = tcp.then(|| arguments.api_listen.unwrap_or_else(usual_api));
@@ -126,7 +126,7 @@ async fn until_end(
         tokio::select! {
             () = &mut shutdown => return None,
             () = &mut over => {
-                tracing::info!("the member's time is over: it leaves the mesh");
+                tracing::info!("the member's time has ended: it leaves the mesh");
                 return None;
             }
             failure = daemon.ended() => return Some(failure),

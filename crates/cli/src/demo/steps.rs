@@ -164,7 +164,7 @@ pub(super) async fn job(world: &mut World) -> Result<String, String> {
     arrived(me, "the note is written").await?;
     let pauses = attempts(&job, "pause");
     Ok(format!(
-        "killed during its pause: what was done was not done again, the pause was begun {pauses} \
+        "killed during its pause: the completed step was not repeated, the pause began {pauses} \
          times, the message came once"
     ))
 }

@@ -75,7 +75,7 @@ async fn read(store: &Expected, file: &Arc<Sqlite>, bar: &Bar) -> Finding {
         }
     }
     if store.application_id == broker::SQLITE_APPLICATION_ID {
-        bar.name(format!("comparing what belongs together in {name}"));
+        bar.name(format!("comparing the tables of {name}"));
         wrong.extend(apart(file).await);
     }
     if wrong.is_empty() {
@@ -124,7 +124,7 @@ pub(super) fn secrets(root: &Path) -> Option<Finding> {
             Some(Finding::sound("secrets", format!("all {} can be decrypted", names.len())))
         }
         Err(error) => {
-            let to_do = "put back good copies of jobs/secrets and jobs/secrets.key, or delete both \
+            let to_do = "restore good copies of jobs/secrets and jobs/secrets.key, or delete both \
                          and set the secrets again: semel secret set NAME";
             Some(Finding::problem("secrets", chain(&error), to_do))
         }

@@ -23,7 +23,7 @@ pub(super) fn look(root: &Path) -> Vec<Finding> {
     }
     if !root.is_dir() {
         let to_do = "choose a folder: --home DIR";
-        return vec![Finding::problem("home", format!("{name} is no folder"), to_do)];
+        return vec![Finding::problem("home", format!("{name} is not a folder"), to_do)];
     }
     let mut findings = vec![Finding::sound("home", name.to_string())];
     findings.extend(permissions(root));
@@ -60,8 +60,8 @@ fn gone(root: &Path) -> Vec<Home> {
 
 fn gone_mesh(home: &Home) -> Finding {
     let folder = home.folder().display();
-    let detail = format!("the folder {folder} is not there, though it was made here");
-    let to_do = format!("put a good copy of it there; to do without it, {}", removal(home));
+    let detail = format!("the folder {folder} is missing, although it was made here");
+    let to_do = format!("put a good copy of it there; to begin without it, {}", removal(home));
     Finding::problem(format!("mesh {}", home.mesh()), detail, to_do)
 }
 
@@ -74,7 +74,7 @@ fn removal(home: &Home) -> String {
     });
     let names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
     let folder = home.folder().display();
-    let forgotten = format!("take {} out of {}", names.join(", "), list.path().display());
+    let forgotten = format!("remove {} from {}", names.join(", "), list.path().display());
     match (home.folder().exists(), names.is_empty()) {
         (true, true) => format!("remove {folder}"),
         (true, false) => format!("remove {folder}, and {forgotten}"),
@@ -132,12 +132,12 @@ fn permissions(root: &Path) -> Vec<Finding> {
     }
     if let Some(path) = foreign.first() {
         let (count, path) = (foreign.len(), path.display());
-        let detail = format!("{path} belongs to another user, and so do {} more", count - 1);
+        let detail = format!("{path} belongs to another user, and so do {} others", count - 1);
         let to_do = "run semel as the user that the home belongs to, or chown -R it";
         findings.push(Finding::problem("permissions", detail, to_do));
     }
     if findings.is_empty() {
-        findings.push(Finding::sound("permissions", "what is private is its owner's alone"));
+        findings.push(Finding::sound("permissions", "only the owner has access to private files"));
     }
     findings
 }
@@ -159,7 +159,7 @@ fn mesh(home: &Home) -> Vec<Finding> {
     let mesh = home.mesh();
     let mut findings = vec![membership(home)];
     if !is_locked(&home.path(HomeFile::Lock)) && home.path(HomeFile::Socket).exists() {
-        let detail = format!("{} is of a daemon that was killed", home.folder().display());
+        let detail = format!("{} belongs to a daemon that was killed", home.folder().display());
         let to_do = format!("start it again, which cleans up: {}", start_command(home));
         findings.push(Finding::warning(format!("leftovers of {mesh}"), detail, to_do));
     }
@@ -173,23 +173,23 @@ fn membership(home: &Home) -> Finding {
     // To read a private file would tighten it, and nothing is changed here.
     let is_open = std::fs::metadata(&path).is_ok_and(|file| file.mode() & 0o077 != 0);
     if is_open {
-        return Finding::warning(check, "not looked at: others have access", "see permissions");
+        return Finding::warning(check, "not checked: others have access", "see permissions");
     }
     match Membership::read(home) {
         Ok(Some(joined)) => Finding::sound(check, format!("joined as {:?}", joined.name)),
         // To join makes the keys first. An ephemeral member has none here.
         Ok(None) if !home.path(HomeFile::Keypair).exists() => {
-            Finding::sound(check, "no member is kept here")
+            Finding::sound(check, "this home has no member")
         }
         Ok(None) => {
             let to_do = match start_command(home) {
                 start if is_of_up(home) => format!("start it again, which joins it: {start}"),
                 _ => format!("semel mesh join INVITE, or {}", removal(home)),
             };
-            Finding::warning(check, format!("{mesh} was not joined to the end"), to_do)
+            Finding::warning(check, format!("joining {mesh} was not completed"), to_do)
         }
         Err(error) => {
-            let to_do = format!("put back a good copy of {}", path.display());
+            let to_do = format!("restore a good copy of {}", path.display());
             Finding::problem(check, chain(&error), to_do)
         }
     }
@@ -203,7 +203,7 @@ fn set_aside(home: &Home) -> Option<Finding> {
     let mut aside: Vec<String> = aside.collect();
     aside.sort();
     let detail = format!("set aside in {}: {}", home.folder().display(), aside.join(", "));
-    let to_do = "repair them by hand, or delete them when nothing in them is missed";
+    let to_do = "repair them by hand, or delete them if you do not need them";
     let check = format!("leftovers of {}", home.mesh());
     (!aside.is_empty()).then(|| Finding::warning(check, detail, to_do))
 }

@@ -137,7 +137,7 @@ fn clock(root: &Path) -> Finding {
     }
     let written = std::fs::metadata(root).map_or(0, |home| home.mtime().saturating_mul(1000));
     if now.saturating_add(CLOCK_BACK).0 < written {
-        let detail = format!("it says {said}, and the home was written later than that");
+        let detail = format!("it shows {said}, but the home was written later than that");
         return Finding::warning("clock", detail, "let the system set it (NTP)");
     }
     Finding::sound("clock", said)
@@ -157,9 +157,9 @@ async fn sandbox() -> Vec<Finding> {
     };
     let to_do = "gears need --accept-weaker-sandbox here, or a host that can enforce it";
     match found {
-        Err(why) => vec![Finding::warning("sandbox", format!("not found out: {why}"), to_do)],
+        Err(why) => vec![Finding::warning("sandbox", format!("unknown: {why}"), to_do)],
         Ok(missing) if missing.is_empty() => {
-            vec![Finding::sound("sandbox", "everything that gears are kept from can be enforced")]
+            vec![Finding::sound("sandbox", "this host can enforce the whole sandbox of gears")]
         }
         Ok(missing) => {
             let line = |(ability, why): &(semel_jobs::gear::sandbox::Ability, String)| {

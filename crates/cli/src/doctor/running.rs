@@ -65,7 +65,7 @@ fn beside(health: &Value) -> Option<Finding> {
     if jobs.get("status").and_then(Value::as_str) == Some("ok") {
         return Some(Finding::sound(check, "it runs, and its store works"));
     }
-    let why = jobs.get("detail").and_then(Value::as_str).unwrap_or("it does not say how it is");
+    let why = jobs.get("detail").and_then(Value::as_str).unwrap_or("its state is unknown");
     Some(Finding::problem(check, format!("it runs, but {why}"), TO_DO_FOR_ENGINE))
 }
 
@@ -110,17 +110,16 @@ fn inbox(home: &Home, health: &Value) -> Vec<Finding> {
     let check = format!("inbox of {}", home.mesh());
     let mut findings = Vec::new();
     if health.get("inbox_full") == Some(&Value::Bool(true)) {
-        let detail = "inbox_full: messages that nobody has read fill it; what comes next waits at \
-                      the broker";
+        let detail = "inbox_full: unread messages fill it; new messages wait at the broker";
         let to_do = format!(
-            "read them and say so ({} ID), or raise inbox.max_bytes",
+            "read and acknowledge them ({} ID), or raise inbox.max_bytes",
             command("inbox ack", home)
         );
         findings.push(Finding::problem(check.clone(), detail, to_do));
     }
     let aside = health.get("set_aside").and_then(Value::as_u64).unwrap_or(0);
     if aside > 0 {
-        let detail = format!("{aside} of what arrived could not be taken and is set aside");
+        let detail = format!("{aside} messages could not be accepted and are set aside");
         findings.push(Finding::warning(check, detail, command("inbox aside", home)));
     }
     findings
@@ -144,7 +143,7 @@ async fn token(home: &Home) -> Option<Finding> {
     let port: Option<u16> = port.and_then(|port| port.trim().parse().ok());
     let running = is_locked(&home.path(HomeFile::Lock));
     let Some(port) = port.filter(|_| running) else {
-        return Some(Finding::sound(check, "it is there; nobody serves TCP"));
+        return Some(Finding::sound(check, "it exists; no daemon serves TCP"));
     };
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     Some(match Client::tcp(address, token).get("/v1/version").await {
@@ -166,12 +165,12 @@ async fn broker(home: &Home) -> Option<Finding> {
     let membership = Membership::read(home).ok()??;
     let url = &membership.broker;
     let Ok(place) = membership.place() else {
-        let to_do = "join again by an invite: semel mesh join INVITE";
-        return Some(Finding::problem(check, format!("{url:?} is no address"), to_do));
+        let to_do = "join again with an invite: semel mesh join INVITE";
+        return Some(Finding::problem(check, format!("{url:?} is not an address"), to_do));
     };
     if let Err(refusal) = place.refuse_plain(membership.plain) {
         let to_do =
-            "join again by an invite with https://, or see semel explain plain_text_refused";
+            "join again with an invite for https://, or see semel explain plain_text_refused";
         return Some(Finding::problem(check, refusal.to_string(), to_do));
     }
     let connected =
@@ -202,7 +201,7 @@ async fn broker(home: &Home) -> Option<Finding> {
         Err(_) => "no answer in time".to_owned(),
     };
     let detail = format!("{place} cannot be reached: {why}");
-    let to_do = "start it, or look at the network; what is sent meanwhile stays queued";
+    let to_do = "start it, or check the network; messages stay queued meanwhile";
     Some(Finding::warning(check, detail, to_do))
 }
 

@@ -143,9 +143,10 @@ fn file(expected: &Expected) -> Option<Finding> {
             let to_do = "back it up; the next start migrates it";
             Finding::warning("store", detail, to_do)
         }
-        Ok((LastStop::Unclean, _)) if !is_locked(&expected.lock) => {
-            Finding::sound("store", format!("{name}: not closed in order; the next start recovers"))
-        }
+        Ok((LastStop::Unclean, _)) if !is_locked(&expected.lock) => Finding::sound(
+            "store",
+            format!("{name}: not closed regularly; the next start recovers it"),
+        ),
         Ok(_) => Finding::sound("store", name.to_string()),
     })
 }
@@ -165,17 +166,17 @@ fn unfit(expected: &Expected) -> Option<String> {
 /// What helps against an error of opening it.
 pub(super) fn to_do(error: &OpenError, expected: &Expected) -> String {
     match error {
-        OpenError::Newer { .. } => "run the newer semel that has made it".to_owned(),
+        OpenError::Newer { .. } => "run the newer semel that made it".to_owned(),
         OpenError::NotOurs { .. } => {
             format!("move {} away; it is another program's", expected.kept.path.display())
         }
         OpenError::MigrationChanged { .. } => {
-            "run the semel that has made it, or put back a good copy".to_owned()
+            "run the semel that made it, or restore a good copy".to_owned()
         }
         // What is there may be whole, and newer than any copy.
         OpenError::Sqlite { .. } | OpenError::Io { .. } if !error.is_damage() => {
             let name = expected.kept.path.display();
-            format!("give {name} to the user that runs semel; nothing says that it is damaged")
+            format!("give {name} to the user that runs semel; there is no sign of damage")
         }
         OpenError::Sqlite { .. }
         | OpenError::Io { .. }
@@ -206,7 +207,7 @@ pub(super) async fn postgres(address: &Address) -> Result<Finding, Failure> {
             Finding::problem(check, chain(&error), to_do)
         }
         Err(error) => {
-            let to_do = "look whether the server runs, and at the address, user and password";
+            let to_do = "check that the server runs, and check the address, user and password";
             Finding::problem(check, chain(&error), to_do)
         }
     })
@@ -242,7 +243,7 @@ pub(super) async fn redis(address: &str) -> Finding {
         DecidedBy::Fallback => {
             let why = limiter.why_away().await.unwrap_or_else(|| "it does not answer".to_owned());
             let detail = format!("{}; brokers limit by themselves meanwhile", shown(&why));
-            let to_do = "look whether the server runs, and at the address, user and password";
+            let to_do = "check that the server runs, and check the address, the user and the password";
             Finding::problem(check, detail, to_do)
         }
     }

@@ -67,7 +67,7 @@ pub(super) async fn install(
 
 /// What this host cannot enforce, if the operator does without it.
 pub(super) async fn missing(weaker: Weaker) -> Result<Vec<Ability>, Failure> {
-    let shown = progress::show("looking at the sandbox");
+    let shown = progress::show("checking the sandbox");
     let missing = probe::missing(&shim()?).await.map_err(|error| failed(chain(&error)))?;
     drop(shown);
     if missing.is_empty() || weaker == Weaker::Accepted {
@@ -76,8 +76,8 @@ pub(super) async fn missing(weaker: Weaker) -> Result<Vec<Ability>, Failure> {
     let lines: String =
         missing.iter().map(|(ability, why)| format!("  {}: {why}\n", ability.as_str())).collect();
     let text = format!(
-        "error: this host cannot enforce all of the sandbox:\n{lines}\
-         to do without it: --accept-weaker-sandbox"
+        "error: this host cannot enforce the whole sandbox:\n\
+         {lines}to do without it: --accept-weaker-sandbox"
     );
     Err(Failure::new(Exit::Failed, text))
 }
@@ -148,15 +148,15 @@ async fn tell_engines(home: &Path) -> Result<(), Failure> {
         }
     }
     if told == 0 {
-        log::say("no engine runs in this home; the next one goes by it");
+        log::say("no engine runs in this home; the next one will use it");
     }
     Ok(())
 }
 
 fn untold(socket: &Path, why: &str) -> Failure {
     let text = format!(
-        "error: it is done, and the engine at {} could not be told: {}\n\
-         it finds out by itself within seconds",
+        "error: it is done, but the engine at {} could not be notified: {}\n\
+         it will notice by itself within seconds",
         socket.display(),
         shown(why)
     );

@@ -31,11 +31,12 @@ pub(super) fn run(folder: &Path, language: Language) -> Result<(), Failure> {
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if name.is_empty() || !name.bytes().all(plain) {
-        let text = "error: the folder's name is the gear's: lower-case letters, digits, hyphens";
+        let text = "error: the folder's name becomes the gear's name: use lower-case letters, \
+                    digits and hyphens";
         return Err(Failure::new(Exit::Usage, text));
     }
     if folder.exists() {
-        let text = format!("error: {} is there already", folder.display());
+        let text = format!("error: {} exists already", folder.display());
         return Err(Failure::new(Exit::Conflict, text));
     }
     let files = match language {

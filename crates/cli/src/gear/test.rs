@@ -106,8 +106,8 @@ pub(super) async fn run(home: &Path, arguments: &Arguments) -> Result<(), Failur
         declared.iter().filter(|name| !handed.contains(name)).map(String::as_str).collect();
     if !kept.is_empty() {
         log::say(&format!(
-            "it gets no secrets, because it is not installed; to hand them to it: \
-             --with-secrets {}",
+            "it gets no secrets, because it is not installed; to give them to it: --with-secrets \
+             {}",
             declared.join(",")
         ));
     }

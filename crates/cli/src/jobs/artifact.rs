@@ -39,9 +39,11 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let usage = |text: &str| Err(Failure::new(Exit::Usage, format!("error: {text}")));
     match &arguments.output {
         None if stdout().is_terminal() => {
-            return usage("a file is not written to a terminal\nsay where it goes: --output FILE");
+            return usage(
+                "the file is not written to a terminal\nname a file for it: --output FILE",
+            );
         }
-        None if form == Form::Json => return usage("--json goes with --output FILE"),
+        None if form == Form::Json => return usage("--json needs --output FILE"),
         None | Some(_) => {}
     }
     let daemon = arguments.place.daemon().await?;
@@ -79,7 +81,7 @@ async fn into_file(
         })?;
     let fetched = tokio::select! {
         fetched = fetch(daemon, download, hash, &mut file) => fetched,
-        () = stopped => Err(Failure::new(Exit::Failed, "error: it was stopped before its end")),
+        () = stopped => Err(Failure::new(Exit::Failed, "error: the download was stopped")),
     };
     let synced = fetched.and_then(|bytes| file.sync_all().map(|()| bytes).map_err(not_written));
     if synced.is_err() {
@@ -109,7 +111,7 @@ async fn fetch(
     if Hex(hash.finalize().into()) == wanted {
         return Ok(bytes);
     }
-    let text = "error: what came is not the file of that hash: the engine's copy is damaged";
+    let text = "error: the received file does not have that hash: the engine's copy is damaged";
     Err(Failure::new(Exit::Failed, text))
 }
 

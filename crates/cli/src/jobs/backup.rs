@@ -81,7 +81,7 @@ pub(super) fn unfit(error: &semel_store::OpenError, root: &Path) -> Failure {
     }
     let at = home_words(root);
     let text = format!(
-        "error: {}\nto put back a good copy: semel job restore --in BACKUP --force{at}",
+        "error: {}\nto restore a good copy: semel job restore --in BACKUP --force{at}",
         chain(error)
     );
     Failure::new(Exit::Refused, text)
@@ -119,8 +119,8 @@ pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
     let root = arguments.home.find()?;
     let folder = root.join("jobs");
     let _alone = folder.is_dir().then(|| lock(&folder)).transpose()?;
-    let loses = "jobs, what they have done and approvals are forgotten, so that a job that is \
-                 submitted again is done again";
+    let loses = "jobs, their results and approvals are lost, so a job that is submitted again runs \
+                 again";
     stores::start_fresh(&[Kept::jobs(&root)], arguments.confirm, loses)?;
     print("the next start makes a new file\n")
 }
@@ -128,7 +128,7 @@ pub(super) fn start_fresh(arguments: &FreshArguments) -> Result<(), Failure> {
 /// What became of a store that was restored, and what to do now.
 pub(super) fn say_restored(how: &str, done: Restored, root: &Path) -> Result<(), Failure> {
     let (Restored { cancelled, held }, at) = (done, home_words(root));
-    print(&format!("{how}{cancelled} jobs that were not over are cancelled\n"))?;
+    print(&format!("{how}{cancelled} unfinished jobs are cancelled\n"))?;
     if cancelled > 0 {
         print(&format!("to look at them: semel job list --status cancelled{at}\n"))?;
     }
@@ -172,8 +172,7 @@ pub(super) async fn check(arguments: &CheckArguments) -> Result<(), Failure> {
         return Ok(());
     }
     let text = format!(
-        "error: {name} is damaged\nto put back a good copy: semel job restore --in BACKUP \
-         --force{}",
+        "error: {name} is damaged\nto restore a good copy: semel job restore --in BACKUP --force{}",
         home_words(&root)
     );
     Err(Failure::new(Exit::Failed, text))

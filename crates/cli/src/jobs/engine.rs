@@ -209,7 +209,7 @@ fn groups() -> Option<Arc<Groups>> {
     match Groups::take() {
         Ok(groups) => Some(Arc::new(groups)),
         Err(why) => {
-            tracing::info!(%why, "limits of gears hold for each process, not in sum");
+            tracing::info!(%why, "limits of gears apply to each process, not to all");
             None
         }
     }
@@ -231,7 +231,7 @@ pub(super) fn lock(folder: &Path) -> Result<File, Failure> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => {
-            Err(refused(format_args!("an engine runs in {} already", folder.display())))
+            Err(refused(format_args!("an engine already runs in {}", folder.display())))
         }
         Err(std::fs::TryLockError::Error(error)) => Err(failed(&error)),
     }
@@ -256,7 +256,7 @@ fn refuse_deaf(folder: &Path, config: &Config, daemon: Option<&Path>) -> Result<
     }
     let path = folder.join("config.toml");
     Err(refused(format_args!(
-        "{}: `from` takes jobs from messages, and this engine has no daemon to hear them from\n\
+        "{}: `from` takes jobs from messages, and this engine has no daemon that receives them\n\
          to name one: semel job serve --daemon SOCKET; without messages: delete the line",
         path.display()
     )))
@@ -291,7 +291,7 @@ async fn purge(root: PathBuf) {
         let purged = tokio::task::spawn_blocking(move || leftovers::purge(&root, now())).await;
         if purged.is_err() {
             // What panicked is tried again; the hook has said where.
-            tracing::error!("what killed programs have left could not be removed");
+            tracing::error!("files that killed programs left behind could not be removed");
         }
     }
 }

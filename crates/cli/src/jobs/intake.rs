@@ -117,7 +117,7 @@ async fn take(engine: &Engine, client: &Client, item: &Value) -> Result<(), Stri
     let text = |name: &str| item.get(name).and_then(Value::as_str);
     let (sender, id) = (text("sender_pubkey"), text("client_message_id"));
     let (Some(sender), Some(id)) = (sender, id) else {
-        return set_aside(client, item, "it does not say who sent it").await;
+        return set_aside(client, item, "it does not name its sender").await;
     };
     let key = format!("mesh:{sender}:{id}");
     let body: Value = serde_json::from_str(text("body").unwrap_or_default()).unwrap_or_default();
@@ -138,7 +138,7 @@ async fn take(engine: &Engine, client: &Client, item: &Value) -> Result<(), Stri
             Ok(())
         }
         Err(Refused::Refusal(refusal)) => {
-            tracing::warn!(key, %refusal, "a message is no job");
+            tracing::warn!(key, %refusal, "a message is not a job");
             set_aside(client, item, &refusal.to_string()).await
         }
         Err(Refused::Store(error) | Refused::Unknown(_, error)) => Err(error.chain()),

@@ -64,7 +64,10 @@ impl Place {
         // The token would be read on the way to anywhere else.
         let is_here = |address: &SocketAddr| may_be_plain(address.ip(), Plain::LoopbackOnly);
         let address = address.filter(is_here).ok_or_else(|| {
-            usage("--engine is an address of this host, for example http://127.0.0.1:7119".into())
+            usage(
+                "--engine must be an address of this host, for example http://127.0.0.1:7119"
+                    .into(),
+            )
         })?;
         let read = std::fs::read_to_string(token_file);
         let token = read.map_err(|error| usage(format!("{}: {error}", token_file.display())))?;

@@ -38,15 +38,15 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         matches!(scheme, Some("postgres" | "postgresql"))
     };
     let Some(address) = address.filter(is_postgres) else {
-        let text = "error: say where the database is: --store postgres://…, --store-file FILE, or \
+        let text = "error: name the database: --store postgres://…, --store-file FILE, or \
                     SEMEL_STORE in the environment\n\
-                    to put back a file: semel job restore --in FILE --force";
+                    to restore a file: semel job restore --in FILE --force";
         return Err(Failure::new(Exit::Usage, text));
     };
     let root = arguments.home.find()?;
     let found = Postgres::has(address.postgres()?, &postgres::MIGRATIONS).await;
     if !found.map_err(|error| unopened(&error))? {
-        let text = "error: there are no jobs' tables in this database";
+        let text = "error: this database has no tables of jobs";
         return Err(Failure::new(Exit::NotFound, text));
     }
     let (jobs, grants) = shared(&address, &SystemClock::new()).await?;
@@ -66,7 +66,7 @@ fn not_told(error: &RestoredError) -> Failure {
             Failure::new(Exit::Conflict, format!("{text}\n{advice}"))
         }
         RestoredError::Began => {
-            let advice = "what it has begun may run twice: stop it, and run this again";
+            let advice = "its jobs may run twice: stop it, and run this command again";
             Failure::new(Exit::Conflict, format!("{text}\n{advice}"))
         }
         RestoredError::Store(error) => failed(error),

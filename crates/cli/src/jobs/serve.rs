@@ -129,7 +129,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn reloading(folder: &Path, mut asked: Signal) -> Failure {
     while asked.recv().await.is_some() {
         match config(folder) {
-            Ok(_) => tracing::warn!("jobs/config.toml is sound; it is read at a start alone"),
+            Ok(_) => tracing::warn!("jobs/config.toml is valid; it is read only at a start"),
             Err(failure) => tracing::error!(error = failure.text, "jobs/config.toml is refused"),
         }
     }

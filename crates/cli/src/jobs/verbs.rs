@@ -263,7 +263,7 @@ async fn submit_job(submit: &Submit) -> Result<(), Failure> {
     }
     daemon.show(&job, |job| {
         let there = job.get("deduplicated").and_then(Value::as_bool).unwrap_or(false);
-        let how = if there { "was there already, and is" } else { "is" };
+        let how = if there { "existed already, and is" } else { "is" };
         format!("{} {how} {}\n", plain(job, "id"), plain(job, "status"))
     })
 }
@@ -278,7 +278,7 @@ fn read_plan(path: &Path) -> Result<Value, Failure> {
     } else {
         plan = std::fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
     }
-    serde_json::from_str(&plan).map_err(|error| usage(format!("this is no JSON: {error}")))
+    serde_json::from_str(&plan).map_err(|error| usage(format!("this is not JSON: {error}")))
 }
 
 async fn approve_job(approve: &Approve) -> Result<(), Failure> {
@@ -288,7 +288,7 @@ async fn approve_job(approve: &Approve) -> Result<(), Failure> {
     let mut body = json!({"plan_hash": hash});
     if let Some(result) = &approve.happened {
         let result: Value = serde_json::from_str(result).map_err(|error| {
-            Failure::new(Exit::Usage, format!("error: --happened: this is no JSON: {error}"))
+            Failure::new(Exit::Usage, format!("error: --happened: this is not JSON: {error}"))
         })?;
         let question = approve.question;
         body = json!({

@@ -37,7 +37,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             let answer = daemon.post("/v1/member/revoke", &json!({"pubkey": pubkey})).await?;
             match daemon.form {
                 Form::Json => say(&answer.to_string()),
-                Form::Text => say(&format!("{member} may not take part any more")),
+                Form::Text => say(&format!("{member} is revoked")),
             }
         }
     }

@@ -89,7 +89,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
                 ("limit", Some((*limit).min(500).to_string())),
             ]);
             let list = daemon.list(format!("/v1/outbox{query}"), *limit).await?;
-            daemon.show(&list, |list| table(list, COLUMNS, "nothing is here"))
+            daemon.show(&list, |list| table(list, COLUMNS, "there are no rows"))
         }
         Command::Inspect { id } => {
             let row = daemon.get(&format!("/v1/outbox/{}", semel_wire::path::encode(id))).await?;
@@ -116,7 +116,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             daemon.show(&requeued, lines)
         }
         Command::Prune { confirm: false, .. } => {
-            let text = "error: this drops payloads for good; say --confirm";
+            let text = "error: this deletes payloads for good; to do it: --confirm";
             Err(Failure::new(Exit::Usage, text))
         }
         Command::Prune { older_than_days, confirm: true } => {
@@ -124,7 +124,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             let pruned = daemon.post("/v1/outbox/prune", &body).await?;
             match daemon.form {
                 Form::Json => say(&pruned.to_string()),
-                Form::Text => say(&format!("{} payloads were dropped", pruned["pruned"])),
+                Form::Text => say(&format!("{} payloads were deleted", pruned["pruned"])),
             }
         }
     }

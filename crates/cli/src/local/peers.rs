@@ -20,5 +20,5 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let list = daemon.list(format!("/v1/peers{query}"), arguments.limit).await?;
     let columns =
         &[("NAME", "name"), ("ONLINE", "online"), ("ROLE", "role"), ("PUBLIC KEY", "pubkey")];
-    daemon.show(&list, |list| table(list, columns, "nobody is known yet"))
+    daemon.show(&list, |list| table(list, columns, "no member is known yet"))
 }

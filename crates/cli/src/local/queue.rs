@@ -65,7 +65,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             let answer = daemon.post("/v1/queue/create", &json!({"queue": queue})).await?;
             match daemon.form {
                 Form::Json => say(&answer.to_string()),
-                Form::Text => say(&format!("queue:{queue} is there")),
+                Form::Text => say(&format!("queue:{queue} exists")),
             }
         }
         Command::Delete { queue, discard } => {
@@ -96,8 +96,8 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
             if !none {
                 return Ok(());
             }
-            let text = "error: this host has none of these: they are done already, or their time \
-                        was over and somebody else may have them";
+            let text = "error: this host holds none of these: they are done already, or their \
+                        lease has ended and another member may have them";
             Err(Failure::new(Exit::NotFound, text))
         }
     }

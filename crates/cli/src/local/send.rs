@@ -66,7 +66,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let key = arguments.key.clone().unwrap_or_else(made);
     let answer = daemon.client.post("/v1/send", &body, Some(&key)).await;
     let mut answer = answer.map_err(|error| {
-        let again = format!("to send it once, whatever became of it: the same with --key {key}");
+        let again = format!("to send it once in any case: the same command with --key {key}");
         unsure(&error, &daemon.start, &again)
     })?;
     if answer.code() == Some(Code::OutcomeUnknown.as_str()) {
@@ -152,7 +152,7 @@ async fn wait(daemon: &Daemon, accepted: &Value, limit: Duration) -> Result<(), 
                 return Err(Failure::new(exit, text));
             }
             _ if clock.monotonic() >= limit => {
-                let text = format!("error: {id} is {status}; it stays queued and goes out later");
+                let text = format!("error: {id} is {status}; it stays queued and is sent later");
                 return Err(Failure::new(Exit::Unavailable, text));
             }
             _ => tokio::time::sleep(LOOK_INTERVAL).await,

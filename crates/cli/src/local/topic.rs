@@ -91,7 +91,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failure> {
                 Form::Text => say(&format!("#{} is deleted", topic.trim_start_matches('#'))),
             };
         }
-        Command::Create { topic } => ("/v1/topic/create", topic, "is there, and subscribed to"),
+        Command::Create { topic } => ("/v1/topic/create", topic, "exists, and is subscribed to"),
         Command::Subscribe { topic } => ("/v1/topic/subscribe", topic, "is subscribed to"),
         Command::Unsubscribe { topic } => {
             ("/v1/topic/unsubscribe", topic, "is not subscribed to any more")

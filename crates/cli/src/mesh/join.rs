@@ -56,7 +56,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let home = Home::at(&arguments.home.find()?, &slug);
     if let Some(joined) = Membership::read(&home).map_err(|error| refused(chain(&error)))? {
         let text = format!(
-            "error: this host is in the mesh {slug} already, as {}\nto start its daemon: {}",
+            "error: this host is already in the mesh {slug}, as {}\nto start its daemon: {}",
             joined.name,
             start_command(&home)
         );
@@ -85,7 +85,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         let failure = failed(&error, form);
         match (failure.exit, form) {
             (Exit::Unknown, Form::Text) => {
-                let again = "the invite may be spent; the same invite again, in the same home, \
+                let again = "the invite may be used up; the same invite, again in the same home, \
                              joins as the same member";
                 Failure { text: format!("{}\n{again}", failure.text), ..failure }
             }
@@ -183,7 +183,7 @@ pub(crate) fn not_a_link(refusal: &Refusal, form: Form) -> Failure {
 pub(crate) fn failed(error: &ApiError, form: Form) -> Failure {
     match error {
         ApiError::Away(_) => {
-            let text = format!("error: {error}\nnothing was spent; try again");
+            let text = format!("error: {error}\nthe invite was not used; try again");
             Failure::new(Exit::Unavailable, text)
         }
         ApiError::Refused(problem) => {

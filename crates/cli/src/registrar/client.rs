@@ -101,8 +101,9 @@ impl Server {
             (..400, _) => Ok(answer),
             // Only `semel up` has a registrar; the daemon of a mesh elsewhere does not.
             (404, Place::Socket(_)) if super::text(&answer.body, "code") == "not_found" => {
-                let text = "error: nothing is there: no such key or grant, or this daemon has no \
-                            registrar\nto ask a broker's: --broker https://HOST:PORT";
+                let text = "error: not found: there is no such key or grant, or this daemon has no \
+                            registrar\n\
+                            to call a broker's registrar: --broker https://HOST:PORT";
                 Err(Failure::new(Exit::NotFound, text))
             }
             (_, _) => Err(refused(method, &answer)),
@@ -119,7 +120,7 @@ impl Server {
             "GET" => unavailable(what),
             _ => {
                 let text = format!(
-                    "error: {}: {what}\nnobody can tell whether it was done: look, or say it again",
+                    "error: {}: {what}\nit is unknown whether it was done: check, or repeat it",
                     self.place
                 );
                 Failure::new(Exit::Unknown, text)
@@ -146,10 +147,10 @@ impl Server {
             }
         };
         let answer = answer.map_err(|error| unanswered(error.to_string()))?;
-        let broken = || unanswered("the answer is not one of HTTP".to_owned());
+        let broken = || unanswered("the answer is not HTTP".to_owned());
         let (head, text) = answer.split_once("\r\n\r\n").ok_or_else(broken)?;
         if length_of(head).is_some_and(|length| length != text.len()) {
-            return Err(unanswered("the answer broke off".to_owned()));
+            return Err(unanswered("the answer ended too early".to_owned()));
         }
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         let body = serde_json::from_str(text).unwrap_or_default();
@@ -175,7 +176,8 @@ impl Reached {
 impl Broker {
     fn parse(url: &str, trust: &Trust) -> Result<Self, Failure> {
         let place = BrokerPlace::parse_http(url).map_err(|_| {
-            let text = "error: --broker is https://HOST:PORT, or http://HOST:PORT on this machine";
+            let text = "error: --broker must be https://HOST:PORT, or http://HOST:PORT on this \
+                        machine";
             Failure::new(Exit::Usage, text)
         })?;
         let tls = trust.open(&place, None)?;
@@ -245,8 +247,8 @@ fn length_of(head: &str) -> Option<usize> {
 
 fn no_daemon(socket: &Path, error: &std::io::Error) -> Failure {
     let text = format!(
-        "error: no daemon answers at {}: {error}\nnothing was done; to start one: semel up; to ask \
-         a broker: --broker https://HOST:PORT",
+        "error: no daemon answers at {}: {error}\n\
+         nothing was done; to start one: semel up; to call a broker: --broker https://HOST:PORT",
         socket.display()
     );
     Failure::new(Exit::Unavailable, text)

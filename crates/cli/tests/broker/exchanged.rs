@@ -158,7 +158,10 @@ async fn a_daemon_that_is_told_of_another_authority_trusts_it_and_no_longer_the_
         let refused = run(&reload);
         let text = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(78), "{text}");
-        assert!(text.contains("config_refused") && text.contains("no authority in it"), "{text}");
+        assert!(
+            text.contains("config_refused") && text.contains("no certificate authority"),
+            "{text}"
+        );
         assert!(refuses());
         std::fs::copy(other.path("ca.pem"), authorities).unwrap();
         let reloaded = run(&reload);

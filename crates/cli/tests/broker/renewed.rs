@@ -35,7 +35,7 @@ async fn a_renewed_certificate_is_shown_to_who_comes_next() {
     std::fs::copy(renewed.path("cert.pem"), &cert).unwrap();
     std::fs::copy(renewed.path("key.pem"), &key).unwrap();
     broker.hang_up();
-    said(Path::new(&log), "the certificate was read again");
+    said(Path::new(&log), "the certificate was reloaded");
     let mut new = renewed.connect(&broker.url).await;
     assert!(files.try_connect(&broker.url).await.is_err(), "the old one is not shown any more");
     alive(&mut new).await;
@@ -43,7 +43,7 @@ async fn a_renewed_certificate_is_shown_to_who_comes_next() {
     // What cannot be used changes nothing.
     std::fs::write(&cert, "no certificate").unwrap();
     broker.hang_up();
-    said(Path::new(&log), "the certificate stays as it was");
+    said(Path::new(&log), "the old certificate stays in use");
     alive(&mut renewed.connect(&broker.url).await).await;
     alive(&mut old).await;
     drop((old, new));
@@ -57,6 +57,6 @@ fn a_broker_without_a_certificate_outlives_it() {
     let logging = Stdio::from(File::create(&log).unwrap());
     let mut broker = Broker::start_logging(logging, "127.0.0.1:0", &files.store(), &[]);
     broker.hang_up();
-    said(Path::new(&log), "nothing else is read again");
+    said(Path::new(&log), "there is no certificate to reload");
     assert_eq!(broker.stop(), Some(0));
 }

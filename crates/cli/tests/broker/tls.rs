@@ -148,10 +148,10 @@ fn what_cannot_be_used_for_tls_is_refused_by_name() {
     let cases: [(&str, &str, &str); 7] = [
         (&missing, &key, "missing cannot be used for TLS"),
         (&cert, &missing, "missing cannot be used for TLS"),
-        (&empty, &key, "there is no certificate in it"),
+        (&empty, &key, "it has no certificate"),
         (&damaged, &key, "damaged cannot be used for TLS"),
-        (&cert, &cert, "there is no private key in it"),
-        (&key, &key, "there is no certificate in it"),
+        (&cert, &cert, "it has no readable private key"),
+        (&key, &key, "it has no certificate"),
         (&cert, &other_key, "cert.pem cannot be used for TLS: with the key"),
     ];
     let store = files.store();
@@ -195,8 +195,8 @@ fn the_registrars_verbs_speak_tls() {
         (&by_number, &["--broker-ca", &ca], 5, "certificate"),
         ("http://192.0.2.1:7117", &[], 78, "plain_text_refused"),
         ("http://[2001:db8::1]", &[], 78, "plain_text_refused"),
-        ("ftp://localhost", &[], 2, "--broker is https://"),
-        (&url, &["--broker-ca", &token], 78, "there is no authority in it"),
+        ("ftp://localhost", &[], 2, "--broker must be https://"),
+        (&url, &["--broker-ca", &token], 78, "it has no certificate authority"),
     ];
     for (broker, ca, exit, text) in cases {
         let output = asked(broker, ca);

@@ -121,7 +121,7 @@ fn one_in_the_background_is_stopped_like_any_other() {
     assert_eq!(status(&mesh, &key), "active");
     assert_eq!(host.run(&["daemon", "down"]), "the daemon has stopped");
     assert_eq!(status(&mesh, &key), "left");
-    assert!(host.run(&["doctor"]).contains("no member is kept here"));
+    assert!(host.run(&["doctor"]).contains("this home has no member"));
     let (code, text) = fails(&["daemon", "up", "--home", &home]);
     assert!(code == 3 && text.contains("has not joined"), "{code}: {text}");
 }

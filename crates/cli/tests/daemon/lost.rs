@@ -21,7 +21,7 @@ async fn what_the_broker_was_asked_to_do_and_did_not_answer_is_not_known() {
     // The invite is spent, and the same one again joins as the same member.
     proxy.fail_next("/join", Fault::CutAfter);
     let (code, said) = block_in_place(|| fails(&join));
-    assert!(code == 6 && said.contains("the same invite again"), "{code}: {said}");
+    assert!(code == 6 && said.contains("the same invite, again"), "{code}: {said}");
     block_in_place(|| succeeds(&join));
     block_in_place(|| mesh.join("other", "member"));
     let _daemon: Process = block_in_place(|| host.up());

@@ -59,7 +59,7 @@ async fn what_ran_after_a_backup_does_not_run_again_when_it_is_restored() {
     let restored = restore(&["--force"]);
     let said = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert!(restored.status.success(), "{restored:?}");
-    assert!(said.starts_with("restored; 1 jobs that were not over are cancelled\n"), "{said}");
+    assert!(said.starts_with("restored; 1 unfinished jobs are cancelled\n"), "{said}");
 
     let mut engine = home.serve();
     assert_eq!(engine.job(&over).await["status"], "completed");

@@ -66,11 +66,11 @@ async fn what_ran_after_a_backup_does_not_run_again_in_a_restored_database() {
     assert_eq!(connect(&copy).await.execute(aged, &[]).await.unwrap(), 1);
     let (code, said) = words(&restored(&home, &copy));
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.starts_with("1 jobs that were not over are cancelled\n"), "{said}");
+    assert!(said.starts_with("1 unfinished jobs are cancelled\n"), "{said}");
     assert!(said.contains("registrations are held in 1 domains\n"), "{said}");
     let (code, said) = words(&restored(&home, &copy));
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.starts_with("0 jobs that were not over are cancelled\n"), "{said}");
+    assert!(said.starts_with("0 unfinished jobs are cancelled\n"), "{said}");
 
     let other = Home::sharing(&copy);
     let engine = other.serve();

@@ -78,7 +78,7 @@ fn an_invite_without_an_answer_may_be_spent() {
     };
     let away = join("http://127.0.0.1:1".to_owned());
     assert_eq!(away.status.code(), Some(5), "{}", says(&away));
-    assert!(says(&away).contains("nothing was spent"), "{}", says(&away));
+    assert!(says(&away).contains("the invite was not used"), "{}", says(&away));
     let replies: [fake::Reply; 4] = [
         Box::new(|_| None),
         Box::new(|_| Some("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n".to_owned())),
@@ -97,7 +97,7 @@ fn an_invite_without_an_answer_may_be_spent() {
         let unsure = join(broker.url());
         let said = says(&unsure);
         assert_eq!(unsure.status.code(), Some(6), "{number}: {said}");
-        assert!(!said.contains("nothing was spent"), "{number}: {said}");
+        assert!(!said.contains("the invite was not used"), "{number}: {said}");
         assert!(broker.last().path.ends_with("/join"));
     }
 }

@@ -46,9 +46,9 @@ fn a_lost_key_is_replaced_by_the_words_that_are_printed() {
             let refused = refuses(command(home, &[]));
             let said = String::from_utf8(refused.stderr).unwrap();
             assert_eq!(refused.status.code(), Some(78), "{said}");
-            let done = shell(behind(&said, "to let the new key in: "));
+            let done = shell(behind(&said, "to add the new key: "));
             assert!(done.status.success(), "{done:?}");
-            assert!(behind(&said, "to go on: ").starts_with("semel up --home "), "{said}");
+            assert!(behind(&said, "to continue: ").starts_with("semel up --home "), "{said}");
         }
         let mut up = Up::start(home);
         assert_eq!(up.ready["member_id"] == before, file != "keypair.json");

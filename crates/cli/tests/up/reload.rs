@@ -40,7 +40,7 @@ fn an_engine_alone_outlives_it() {
     let child = command.env_remove("SEMEL_HOME").stdout(Stdio::piped()).stderr(logging).spawn();
     let mut engine = Up::ready(child.unwrap());
     kill_process(Pid::from_child(&engine.child), Signal::HUP).unwrap();
-    while !std::fs::read_to_string(&log).unwrap().contains("it is read at a start alone") {
+    while !std::fs::read_to_string(&log).unwrap().contains("it is read only at a start") {
         std::thread::yield_now();
     }
     assert_eq!(engine.stop(Signal::TERM), Some(0));

@@ -177,7 +177,7 @@ fn a_key_that_is_gone_is_named_and_made_anew_only_when_the_home_forgets_it() {
             let said = text(&refused.stderr);
             assert_eq!(refused.status.code(), Some(78), "{key}: {said}");
             assert!(said.contains(&path.display().to_string()), "{key}: {said}");
-            let by_hand = format!("take {key:?} out of {}", list.display());
+            let by_hand = format!("remove {key:?} from {}", list.display());
             assert!(said.contains(&by_hand), "{key}: {said}");
             let doctor = semel(home, &["doctor"]);
             let seen = text(&doctor.stdout);

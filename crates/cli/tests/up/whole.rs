@@ -101,7 +101,7 @@ fn an_inbox_of_a_newer_version_is_not_set_aside() {
     let looked = semel(home, &["daemon", "recover", "--mesh", "local"]);
     let text = said(&looked);
     assert_eq!(looked.status.code(), Some(1), "{text}");
-    assert!(text.contains("the version that has made it"), "{text}");
+    assert!(text.contains("the version that made it"), "{text}");
     assert!(!text.contains("--start-fresh"), "{text}");
     let words = ["daemon", "recover", "--mesh", "local", "--start-fresh", "inbox", "--confirm"];
     let refused = semel(home, &words);
