@@ -59,7 +59,7 @@ pub(crate) fn judge(
     }
     if uri.query().is_some_and(|query| has_token(query, rules.tokens)) {
         tracing::warn!(security = true, %door, path = uri.path(), "a token came in an address");
-        let detail = "a token belongs into the header Authorization, never into an address";
+        let detail = "a token belongs in the header Authorization, never in an address";
         return Err(Refusal::new(Code::TokenInQuery, detail));
     }
     let mut hosts = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or("?"));

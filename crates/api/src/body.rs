@@ -89,7 +89,7 @@ async fn read_all(
     let mut seen = 0;
     while let Some(frame) = poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
         let Ok(frame) = frame else {
-            return Err(Problem::new(Code::InvalidJson, "the body ends before its end"));
+            return Err(Problem::new(Code::InvalidJson, "the body ended too early"));
         };
         let Ok(data) = frame.into_data() else { continue };
         seen += data.len();
@@ -101,7 +101,7 @@ async fn read_all(
             (first, rest) = (Bytes::new(), Vec::new());
             reading.forget();
         } else if !reading.grow(data.len()) {
-            let problem = Problem::new(Code::DaemonBusy, "too much is being read");
+            let problem = Problem::new(Code::DaemonBusy, "too many bodies are being read");
             return Err(problem.retry_after(1));
         } else if first.is_empty() {
             // Nearly always the whole of it: it is not copied.

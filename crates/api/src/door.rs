@@ -133,7 +133,7 @@ async fn accept(connections: &Connections, listener: &Listener) -> Option<(Place
             Ok(None) => {}
             Err(error) if went_away(&error) => {}
             Err(error) => {
-                tracing::error!(%error, "calls cannot be accepted; it is tried again");
+                tracing::error!(%error, "calls cannot be accepted; trying again");
                 sleep(ACCEPT_RETRY).await;
             }
         }

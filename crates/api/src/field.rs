@@ -141,7 +141,7 @@ impl Field {
             }
             (_, _) => {
                 let words = self.kind.words();
-                let detail = format!("is not what it should be: the list is {words}");
+                let detail = format!("is not valid: the list is {words}");
                 Err(Refusal::at(Code::InvalidField, pointer(), detail))
             }
         }

@@ -206,7 +206,7 @@ impl Api {
             let found = match timeout(PART_HEALTH_MAX, looking).await {
                 Ok(Ok(found)) => json!({"status": "ok", "found": found}),
                 Ok(Err(problem)) => json!({"status": "failing", "detail": problem.detail}),
-                Err(_) => json!({"status": "failing", "detail": "it does not say in time"}),
+                Err(_) => json!({"status": "failing", "detail": "it does not answer in time"}),
             };
             all.insert(name.to_owned(), found);
         }
@@ -326,7 +326,7 @@ async fn read(
     let mut stopping = api.stopping.subscribe();
     tokio::select! {
         read = body::read(incoming, bytes_max, reading) => read,
-        _ = stopping.wait_for(|stopping| *stopping) => Err(busy("the program stops")),
+        _ = stopping.wait_for(|stopping| *stopping) => Err(busy("the program is stopping")),
     }
 }
 

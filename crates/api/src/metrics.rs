@@ -88,7 +88,7 @@ impl Metrics {
             calls.get_or_create(&labels).inc_by(count);
         }
         registry.register("ipc_request", "Calls of the local API", calls);
-        let help = "What a call of the local API took";
+        let help = "Duration of a call of the local API";
         registry.register("ipc_duration_seconds", help, self.seconds_family.clone());
     }
 }

@@ -113,12 +113,12 @@ impl From<StoreError> for Problem {
                 Self::new(Code::DaemonBusy, "too many writes are waiting").retry_after(1)
             }
             StoreError::Uncertain { .. } => {
-                tracing::error!(error = error.chain(), "nobody can tell what became of a call");
-                Self::new(Code::OutcomeUnknown, "nobody can tell whether it was done")
+                tracing::error!(error = error.chain(), "the outcome of a call is unknown");
+                Self::new(Code::OutcomeUnknown, "it is unknown whether it was done")
             }
             passing if passing.passes() => {
                 tracing::error!(error = passing.chain(), "a call could not be answered");
-                Self::new(Code::StoreUnavailable, "the database refuses it for now")
+                Self::new(Code::StoreUnavailable, "the database refuses writes for now")
             }
             StoreError::Stopped
             | StoreError::Unavailable { .. }
@@ -135,7 +135,7 @@ impl From<StoreError> for Problem {
             | StoreError::TooManyRows { .. }
             | StoreError::Damaged { .. }
             | StoreError::Corrupt { .. } => {
-                tracing::error!(error = error.chain(), "a call met what should not be possible");
+                tracing::error!(error = error.chain(), "a call met an impossible state");
                 Self::new(Code::InternalError, "the daemon's log says what went wrong")
             }
         }

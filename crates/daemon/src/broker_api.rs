@@ -299,7 +299,7 @@ fn decoded<B: Body>(body: &[u8]) -> Result<B, ApiError> {
 fn unanswered(error: ApiError) -> ApiError {
     match error {
         ApiError::Away(why) => {
-            let detail = format!("the broker was asked and there is no answer: {why}");
+            let detail = format!("the broker was asked, but there is no answer: {why}");
             ApiError::Refused(Box::new(Problem::of(Refusal::new(Code::OutcomeUnknown, detail))))
         }
         refused @ ApiError::Refused(_) => refused,

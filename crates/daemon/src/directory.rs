@@ -100,10 +100,10 @@ async fn reconnected(status: &mut watch::Receiver<LinkStatus>) {
 async fn note(outbox: &Outbox, members: Result<Vec<MemberItem>, ApiError>) {
     let members = match members {
         Ok(members) => members,
-        Err(error) => return tracing::warn!(%error, "the mesh's members are not known anew"),
+        Err(error) => return tracing::warn!(%error, "the list of members could not be refreshed"),
     };
     let peers = members.into_iter().filter_map(peer);
     if let Err(error) = outbox.peers_replace(peers.collect()).await {
-        tracing::error!(error = error.chain(), "the mesh's members were not written down");
+        tracing::error!(error = error.chain(), "the list of members could not be stored");
     }
 }

@@ -171,7 +171,7 @@ impl Engine {
         let link = tokio::spawn(running.run(stopping.clone()));
         let tasks = vec![
             vital.clone().watch("the connection to the broker", link),
-            vital.watch_helper("the writer of what is known of rows", marking),
+            vital.watch_helper("the writer of row marks", marking),
             lasting("index", stopping.clone(), move || {
                 crate::inbox::index_run(Arc::clone(&inbox_too), indexes.clone())
             }),
@@ -377,7 +377,7 @@ fn requeue_in_tx(
 async fn look(inbox: &Inbox, keeping: Keeping) -> Option<UnixMs> {
     inbox.measure_first(keeping).await;
     inbox.newest_at().await.unwrap_or_else(|error| {
-        tracing::error!(error = error.chain(), "when something was last written is not known");
+        tracing::error!(error = error.chain(), "the time of the last write is unknown");
         None
     })
 }
@@ -388,7 +388,7 @@ async fn lacking(outbox: &Outbox, inbox: &Inbox) -> Option<Extent> {
     let (known, extent) = match (outbox.link().await, inbox.extent().await) {
         (Ok(link), Ok(extent)) => (link.history?, extent),
         (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(error = error.chain(), "how far the inbox goes is not known");
+            tracing::error!(error = error.chain(), "the inbox's place in history is unknown");
             return None;
         }
     };
@@ -397,7 +397,7 @@ async fn lacking(outbox: &Outbox, inbox: &Inbox) -> Option<Extent> {
     }
     let (has, had) = (Extent::after(extent.as_ref(), &known.store_epoch), known.seq);
     if has < had {
-        tracing::warn!(has, had, "inbox.db is older than outbox.db: what it lacks comes again");
+        tracing::warn!(has, had, "inbox.db is older than outbox.db: missing messages come again");
     }
     Some(known)
 }

@@ -58,7 +58,7 @@ async fn hand_over(engine: &Engine) -> u64 {
         let waiting = match engine.outbox.counts().await {
             Ok((waiting, _)) => waiting,
             Err(error) => {
-                tracing::error!(error = error.chain(), "what waits could not be counted");
+                tracing::error!(error = error.chain(), "waiting messages could not be counted");
                 return 0;
             }
         };

@@ -80,13 +80,13 @@ impl State for Daemon {
             return None;
         }
         if self.engine.access == Access::ReadOnly {
-            let detail = "this daemon only reads; semel daemon recover says what can be done";
+            let detail = "this daemon is read-only; semel daemon recover says what you can do";
             return Some(Problem::new(Code::ReadOnly, detail));
         }
         if self.link.borrow().fatal != Some(Fatal::Revoked) {
             return None;
         }
-        let detail = "this member was revoked and can do nothing any more";
+        let detail = "this member was revoked and can do nothing now";
         Some(Problem::new(Code::MemberInactive, detail))
     }
 

@@ -381,7 +381,11 @@ impl Inbox {
             left = self.measure(bytes_max).await?;
         }
         if gone > 0 {
-            tracing::warn!(gone, bytes, "the inbox was full: the oldest that were read are gone");
+            tracing::warn!(
+                gone,
+                bytes,
+                "the inbox was full: the oldest read messages were deleted"
+            );
         }
         Ok(left)
     }
@@ -398,7 +402,7 @@ impl Inbox {
             Ok(bytes) => self.is_full.store(bytes > keeping.bytes_max, Ordering::Relaxed),
             Err(error) => {
                 let error = error.chain();
-                tracing::error!(error, "how full the inbox is could not be measured");
+                tracing::error!(error, "the size of the inbox could not be measured");
             }
         }
     }

@@ -187,7 +187,7 @@ impl Link {
 
     async fn connect(&mut self) -> Result<connect::Connection, Ended> {
         let link = self.outbox.link().await.map_err(|error| {
-            self.complain(&error, "whose outbox this is is not known");
+            self.complain(&error, "the owner of this outbox is unknown");
             Ended::storage("the outbox cannot be read")
         })?;
         // Before it is said: the broker may hear a hello whose answer never comes.
@@ -255,7 +255,7 @@ impl Link {
     async fn count_from(&self, ids: Vec<OutboxId>, time: UnixMs) -> bool {
         tracing::warn!(
             rows = ids.len(),
-            "rows are from a time that has not come: counted from now"
+            "rows have a time in the future: their age counts from now"
         );
         let write = self
             .outbox
@@ -263,7 +263,7 @@ impl Link {
             .write(move |tx| ids.iter().try_for_each(|id| claim::count_from_in_tx(tx, *id, time)));
         let written = write.await;
         if let Err(error) = &written {
-            self.complain(error, "rows from a time that has not come were left so");
+            self.complain(error, "rows with a time in the future could not be changed");
         }
         written.is_ok()
     }
@@ -370,7 +370,7 @@ impl Link {
             let claim::Ages { expired, ahead } = match read.await {
                 Ok(ages) => ages,
                 Err(error) => {
-                    return self.complain(&error, "rows were not looked at for their age");
+                    return self.complain(&error, "the age of rows could not be checked");
                 }
             };
             if !ahead.is_empty() && !self.count_from(ahead, latest).await {
@@ -382,7 +382,7 @@ impl Link {
                 return;
             }
             for id in dying {
-                let why = "it grew older than the broker remembers ids".to_owned();
+                let why = "it became older than the broker remembers ids".to_owned();
                 self.mark(id, Change::Expired { why }).await;
             }
             while let Ok(ids) = self.settled.try_recv() {
@@ -417,7 +417,7 @@ impl Link {
         match self.outbox.link().await {
             Ok(LinkRow { window: Some(window), .. }) => drop(self.set_max_age(window)),
             Ok(LinkRow { window: None, .. }) => {}
-            Err(error) => self.complain(&error, "how old rows may become is not known"),
+            Err(error) => self.complain(&error, "the maximal age of rows is unknown"),
         }
     }
 
@@ -432,7 +432,7 @@ impl Link {
             tracing::warn!(
                 said,
                 hours,
-                "outbox.max_age_hours_override is cut: ids are kept for ever"
+                "outbox.max_age_hours_override is too large and is limited"
             );
         }
         self.max_age = max_age;

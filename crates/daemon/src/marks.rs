@@ -323,11 +323,11 @@ fn apply(tx: &Tx<'_>, mark: &Mark, now: UnixMs, life: i64) -> Result<Option<Died
         Moved::To(OutboxStatus::Dead) => Ok(why.map(|why| Died { id, why: why.clone() })),
         Moved::To(_) => Ok(None),
         Moved::Illegal { found, event } => {
-            tracing::error!(%id, %found, %event, "a row was not where the sender left it");
+            tracing::error!(%id, %found, %event, "a row has an unexpected status");
             Ok(None)
         }
         Moved::Absent => {
-            tracing::error!(%id, "a row of the sender is not there");
+            tracing::error!(%id, "a row of the sender is missing");
             Ok(None)
         }
     }

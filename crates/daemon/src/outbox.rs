@@ -361,11 +361,11 @@ impl Outbox {
         let free = self.gauge.disk_free();
         if free < reserved_bytes {
             return format!(
-                "the disk of {path} has {free} bytes left, and disk.reserved_bytes leaves \
-                 {reserved_bytes} alone"
+                "the disk of {path} has {free} bytes left, and disk.reserved_bytes keeps \
+                 {reserved_bytes} free"
             );
         }
-        format!("{path} has 95 % of what outbox.max_bytes allows ({bytes_max} bytes)")
+        format!("{path} has 95 % of outbox.max_bytes ({bytes_max} bytes)")
     }
 
     /// Looks how full it is. What was pruned counts as free, although the file does not shrink.
@@ -498,7 +498,7 @@ impl Outbox {
     /// Commits what was handed in and closes the file in order.
     pub async fn close(&self) {
         if let Err(error) = self.admit_lost_marks().await {
-            tracing::error!(error = error.chain(), "that marks of rows were lost is not on disk");
+            tracing::error!(error = error.chain(), "the loss of row marks could not be recorded");
         }
         self.sqlite.close().await;
     }

@@ -85,7 +85,7 @@ pub async fn examine(home: &LockedHome, database: Database, now: UnixMs) -> Find
         Ok(Presence::There) => {}
         Ok(Presence::New) => return Finding { health: Health::Absent, wrong: Vec::new() },
         Ok(Presence::Lost) => {
-            let wrong = "there is no file, or an empty one, though this home has made it";
+            let wrong = "the file is missing or empty, although this home has made it";
             return Finding { health: Health::Lost, wrong: vec![wrong.to_owned()] };
         }
         Err(error) => {

@@ -25,7 +25,7 @@ where
             if *stop.borrow() {
                 return;
             }
-            let why = ended.map_or_else(words, |()| "it came to its end".to_owned());
+            let why = ended.map_or_else(words, |()| "it ended".to_owned());
             tracing::error!(task = name, why, "a task has ended by itself; it is started again");
             tokio::select! {
                 () = tokio::time::sleep(TASK_PAUSE) => {}
@@ -52,7 +52,7 @@ impl Vital {
             let is_known = *self.stop.borrow() || self.status.borrow().fatal.is_some();
             match ended {
                 Ok(()) if is_known => {}
-                Ok(()) => self.broken(name, "it came to its end"),
+                Ok(()) => self.broken(name, "it ended"),
                 Err(error) => self.broken(name, &words(error)),
             }
         })

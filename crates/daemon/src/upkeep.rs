@@ -40,7 +40,7 @@ impl Upkeep {
             if std::mem::take(&mut sweep)
                 && let Err(error) = self.sweep_once().await
             {
-                tracing::error!(error = error.chain(), "what is past its time was not swept");
+                tracing::error!(error = error.chain(), "old rows could not be swept");
             }
             let is_full = !before.accepts();
             tokio::select! {
@@ -71,8 +71,7 @@ impl Upkeep {
         let is_full = self.inbox.sweep(now, keeping).await?;
         match (std::mem::replace(&mut self.was_full, is_full), is_full) {
             (false, true) => {
-                let why = "messages that nobody has read fill the inbox: what comes next waits at \
-                           the broker";
+                let why = "unread messages fill the inbox: new messages wait at the broker";
                 tracing::warn!("{why}");
                 let data = json!({"bytes_max": keeping.bytes_max});
                 self.inbox.announce(EventKind::InboxFull, &data);
@@ -89,7 +88,7 @@ impl Upkeep {
             Ok(pressure) => pressure,
             Err(error) => {
                 let error = error.chain();
-                tracing::error!(error, "how full the outbox is could not be measured");
+                tracing::error!(error, "the size of the outbox could not be measured");
                 return before;
             }
         };

@@ -155,7 +155,7 @@ fn an_age_that_a_mesh_does_not_allow_is_said_once() {
         json(home, &["send", "@me", "hello", "--wait"]);
         assert_eq!(up.stop(Signal::TERM), Some(0));
         let log = std::fs::read_to_string(&log).unwrap();
-        let said = log.matches("outbox.max_age_hours_override is cut").count();
+        let said = log.matches("outbox.max_age_hours_override is too large").count();
         assert_eq!(said, lines, "{hours}: {log}");
     }
 }

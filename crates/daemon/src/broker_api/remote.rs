@@ -132,7 +132,7 @@ impl Remote for BrokerApi {
             let members = self.members().await?;
             let named = members.iter().find(|it| it.pubkey.as_deref() == Some(pubkey.as_str()));
             let member = named.ok_or_else(|| {
-                RemoteError::Refused(Refusal::new(Code::MemberNotFound, "nobody has this key"))
+                RemoteError::Refused(Refusal::new(Code::MemberNotFound, "no member has this key"))
             })?;
             Ok(self.member_revoke(member.member_id).await?)
         })

@@ -44,7 +44,7 @@ pub enum Presence {
 pub enum StoresError {
     /// The list makes no sense.
     #[error(
-        "{} cannot be read: {what}; put back a good copy, or remove it where every store is there",
+        "{} cannot be read: {what}; restore a good copy, or remove it if every store exists",
         path.display()
     )]
     Malformed {

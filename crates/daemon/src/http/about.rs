@@ -134,14 +134,14 @@ pub(super) async fn rotate_token(call: Call<Daemon>) -> Result<Reply, Problem> {
     match call.door {
         Door::Socket => {}
         Door::Tcp => {
-            let detail = "the token is replaced over the socket only";
+            let detail = "the token can be replaced over the socket only";
             return Err(Problem::new(Code::SocketOnly, detail));
         }
     }
     let tokens = Arc::clone(call.api().tokens());
     let rotated = tokio::task::spawn_blocking(move || tokens.rotate()).await;
     if !rotated.unwrap_or(false) {
-        let detail = "the new token could not be written: the old one stays";
+        let detail = "the new token could not be written: the old one stays valid";
         return Err(Problem::new(Code::StoreUnavailable, detail));
     }
     call.state.token_rotations.fetch_add(1, Ordering::Relaxed);

@@ -37,7 +37,7 @@ fn kinds(given: Option<String>) -> Result<Vec<EventKind>, Refusal> {
     let kinds: Option<Vec<EventKind>> = words.map(EventKind::parse).collect();
     kinds.ok_or_else(|| {
         let all: Vec<_> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
-        let detail = format!("must be some of {}, with commas between them", all.join(", "));
+        let detail = format!("must be some of {}, separated by commas", all.join(", "));
         Refusal::at(Code::InvalidField, "/kinds", detail)
     })
 }

@@ -37,7 +37,7 @@ pub(super) fn broker_refused(code: &str, detail: String) -> Problem {
         Some(code) if REFUSALS.iter().any(|known| known.http() == code.http()) => {
             Problem::new(code, detail)
         }
-        _ => Problem::new(Code::BrokerUnavailable, format!("the broker said {code}: {detail}")),
+        _ => Problem::new(Code::BrokerUnavailable, format!("the broker answered {code}: {detail}")),
     }
 }
 

@@ -109,36 +109,36 @@ impl Metrics {
                 dedupe.get_or_create(&vec![("direction", "out")]).inc_by(count);
             }
         }
-        registry.register("send", "Sends by how they were answered", sends);
+        registry.register("send", "Sends by their answer", sends);
         dedupe.get_or_create(&vec![("direction", "in")]).inc_by(live.repeated);
-        registry.register("dedupe", "What was repeated and took no effect", dedupe);
+        registry.register("dedupe", "Repeated messages and sends, which took no effect", dedupe);
     }
 }
 
 fn register_live(registry: &mut Registry, live: &Live) {
     let gauge = |value: u64| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-    let help = "Whether the broker is there";
+    let help = "Whether the broker is connected";
     registry.register("connected", help, gauge(live.connected.into()));
     let reconnects: Family<Labels, Counter> = Family::default();
     for (loss, count) in Loss::ALL.iter().zip(live.reconnects) {
         reconnects.get_or_create(&vec![("reason", loss.as_str())]).inc_by(count);
     }
-    let help = "Connections after the first, by what ended the one before";
+    let help = "Connections after the first, by the cause of the previous one's end";
     registry.register("reconnects", help, reconnects);
     let received: Family<Labels, Counter> = Family::default();
     for (kind, count) in live.received {
         received.get_or_create(&vec![("kind", kind.as_str())]).inc_by(count);
     }
     registry.register("recv", "New messages in the inbox", received);
-    let help = "What came and could not be taken, and is set aside";
+    let help = "Messages that could not be accepted and were set aside";
     registry.register("invalid_inbound", help, ConstCounter::new(live.nonsense));
-    let help = "Whether messages that nobody has read fill the inbox";
+    let help = "Whether unread messages fill the inbox";
     registry.register("inbox_full", help, gauge(live.inbox_full.into()));
     let help = "Times that the token of the local API was replaced";
     registry.register("local_token_rotations", help, ConstCounter::new(live.token_rotations));
     if let Some(lag) = live.lag {
         let lag = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
-        registry.register("lag_ms", "How long the last answered send took", gauge(lag));
+        registry.register("lag_ms", "Duration of the last answered send", gauge(lag));
     }
     let depth: Family<Labels, Gauge> = Family::default();
     let rows = [("pending", live.waiting), ("inflight", live.inflight), ("dead", live.dead)];
@@ -162,6 +162,6 @@ fn register_live(registry: &mut Registry, live: &Live) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         percent.get_or_create(&vec![("kind", kind)]).set(count);
     }
-    registry.register("disk_pct", "How full the databases and their disk are", percent);
+    registry.register("disk_pct", "Percentage in use of the databases and their disk", percent);
     registry.register("disk_bytes", "Bytes of the databases", bytes);
 }

@@ -67,7 +67,7 @@ pub(super) async fn inspect(call: Call<Daemon>) -> Result<Reply, Problem> {
 
 async fn find(daemon: &Daemon, id: &str) -> Result<OutboxRow, Problem> {
     let row = daemon.engine.outbox.find(id).await?;
-    row.ok_or_else(|| Problem::new(Code::OutboxRowNotFound, "the outbox has no row of this id"))
+    row.ok_or_else(|| Problem::new(Code::OutboxRowNotFound, "the outbox has no row with this id"))
 }
 
 /// The rows that took this one's place, one after the other.
@@ -122,7 +122,7 @@ pub(super) async fn requeue(mut call: Call<Daemon>) -> Result<Reply, Problem> {
                 "request_fingerprint": row.request_fingerprint.to_hex(),
             })))
         }
-        Requeued::NotFound => refuse(Code::OutboxRowNotFound, "the outbox has no row of this id"),
+        Requeued::NotFound => refuse(Code::OutboxRowNotFound, "the outbox has no row with this id"),
         Requeued::Illegal(status) => {
             let detail = format!("a row that is {status} cannot be requeued");
             let problem = Problem::new(Code::RequeueNotPossible, detail);
@@ -130,7 +130,7 @@ pub(super) async fn requeue(mut call: Call<Daemon>) -> Result<Reply, Problem> {
         }
         Requeued::Unknown => refuse(
             Code::RequeueOutcomeUnknown,
-            "nobody knows whether it was delivered, and the broker cannot be asked now",
+            "it is unknown whether it was delivered, and the broker cannot be asked now",
         ),
         Requeued::Pruned => refuse(Code::PayloadPruned, "its body was pruned: give a new one"),
         Requeued::IdTaken => {

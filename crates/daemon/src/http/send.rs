@@ -113,13 +113,13 @@ impl Named {
         match self.peers(name) {
             [peer] => Ok(peer),
             [] if self.is_asked => {
-                let detail = format!("nobody in the mesh is called {name:?}");
+                let detail = format!("no member of the mesh is called {name:?}");
                 Err(Refusal::at(Code::RecipientNotFound, pointer, detail))
             }
             [] => {
                 let detail = format!(
-                    "nobody that is known here is called {name:?}, and the broker cannot be asked \
-                     now: try again once it can, or use a public key"
+                    "no known member is called {name:?}, and the broker cannot be asked now: try \
+                     again later, or use a public key"
                 );
                 Err(Refusal::at(Code::RecipientNotFound, pointer, detail))
             }
@@ -207,7 +207,7 @@ pub(super) fn check_size(daemon: &Daemon, body: &[u8]) -> Result<(), Problem> {
     if body.len() as u64 <= max {
         return Ok(());
     }
-    let who = if told == Some(max) { "the broker takes" } else { "a body has at the most" };
+    let who = if told == Some(max) { "the broker's limit is" } else { "the limit is" };
     let detail = format!("the body has {} bytes, {who} {max}", body.len());
     Err(Problem::new(Code::PayloadTooLarge, detail))
 }

@@ -133,7 +133,10 @@ async fn set_aside(inbox: &Inbox, unread: Vec<Unread>) -> bool {
     for Unread { seq, text, why } in unread {
         let (source, reason, frame) = (AsideSource::Link, why.to_string(), text.into_bytes());
         if let Err(error) = inbox.set_aside(NewAside { source, reason, seq, frame }).await {
-            tracing::error!(error = error.chain(), "what came could not be kept; it comes again");
+            tracing::error!(
+                error = error.chain(),
+                "a message could not be set aside; it comes again"
+            );
             return false;
         }
     }

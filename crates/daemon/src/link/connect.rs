@@ -153,7 +153,7 @@ async fn negotiate(
                 early.push(said);
             }
             Some(frame) => return Err(unexpected(&frame)),
-            None => return Err(away("too much came too early")),
+            None => return Err(away("too many frames came too early")),
         }
     };
     match features::accept(&required, &response) {
@@ -163,13 +163,13 @@ async fn negotiate(
                 tracing::warn!(
                     feature,
                     detail = ignored.detail,
-                    "a feature is not as it should be"
+                    "a feature is not valid and is not used"
                 );
             }
             Ok(negotiated)
         }
         Err(refusal) => {
-            tracing::warn!(?required, ?response, ?refusal, "the broker does not fit");
+            tracing::warn!(?required, ?response, ?refusal, "the broker is not compatible");
             let mut reason = CloseReason::new(refusal.kind, refusal.detail.clone());
             reason.feature = Some(refusal.feature.clone());
             let _ = say(socket, &FromDaemon::CloseReason(reason.clone())).await;
@@ -193,7 +193,7 @@ async fn next(socket: &mut Socket) -> Result<FromBroker, Ended> {
     match (frame, unread.into_iter().next()) {
         (Some(frame), None) => Ok(frame),
         (_, Some(unread)) => Err(away(unread.why.to_string())),
-        (None, None) => Err(away("a frame says nothing")),
+        (None, None) => Err(away("a frame is empty")),
     }
 }
 
@@ -204,7 +204,9 @@ async fn hear(socket: &mut Socket) -> Result<(Salvaged, usize), Ended> {
             Some(Ok(Message::Text(text))) => text.into(),
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
             Some(Ok(Message::Binary(_))) => return Err(away("a frame is not text")),
-            Some(Ok(Message::Close(_))) | None => return Err(away("the broker closed")),
+            Some(Ok(Message::Close(_))) | None => {
+                return Err(away("the broker closed the connection"));
+            }
             Some(Err(error)) => return Err(away(error.to_string())),
         };
         let said = FromBroker::salvage(&text, HANDSHAKE_BYTES_MAX.max(FRAME_BYTES_MAX));

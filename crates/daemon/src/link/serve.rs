@@ -171,7 +171,8 @@ async fn crash(link: &mut Link, flight: Flight, ended: &Ended) {
     };
     for flying in flying {
         if unread == Some(flying.id) {
-            tracing::error!(id = %flying.id, why, "a row at which the broker closes is given up");
+            tracing::error!(id = %flying.id, why, "a row at which the broker closes the connection \
+                                                   is given up");
         }
         let change = match (flying.errand, unread == Some(flying.id)) {
             // An earlier attempt may have been accepted: the next connection asks.
@@ -209,11 +210,11 @@ async fn begin(
         link::epoch_seen_in_tx(tx, &epoch, now)
     });
     let link_row = seen.await.map_err(|error| {
-        link.complain(&error, "the broker's epoch could not be written down");
+        link.complain(&error, "the broker's epoch could not be stored");
         Ended::storage("the outbox cannot be written")
     })?;
     let extent = link.inbox.extent().await.map_err(|error| {
-        link.complain(&error, "how far the inbox goes could not be read");
+        link.complain(&error, "the inbox's place in history could not be read");
         Ended::storage("the inbox cannot be read")
     })?;
     let went_back = went_back(ack, [extent.as_ref(), link_row.history.as_ref()]);
@@ -271,8 +272,8 @@ fn went_back(ack: &semel_wire::frame::HelloAck, known: [Option<&Extent>; 2]) -> 
         return None;
     }
     let words = format!(
-        "the broker's store is older than what has arrived here (message {newest}, the next one \
-         is {}): it was put back without semel broker restore or new-epoch",
+        "the broker's store is older than a message that arrived here (message {newest}, the next \
+         one is {}): it was restored without semel broker restore or new-epoch",
         ack.next_seq
     );
     tracing::error!("{words}");
@@ -357,7 +358,7 @@ async fn run(
 fn remember_history(link: &Link, extent: Extent) {
     let ride = link.outbox.sqlite.ride(move |tx| link::history_in_tx(tx, &extent));
     if let Err(error) = ride {
-        link.complain(&error, "how far the inbox goes was not written down");
+        link.complain(&error, "the inbox's place in history could not be stored");
     }
 }
 
@@ -434,7 +435,10 @@ impl Serving {
         let page = match read.await {
             Ok((page, unreadable)) => {
                 if unreadable > 0 {
-                    tracing::error!(unreadable, "the outbox is damaged: nobody asks about rows");
+                    tracing::error!(
+                        unreadable,
+                        "the outbox is damaged: unknown rows are not resolved"
+                    );
                 }
                 page
             }
@@ -566,7 +570,7 @@ impl Serving {
         // Who takes what we say is there, though our question is still behind it.
         let heard_at = self.heard_at.max(self.progress.look(now).unwrap_or_default());
         if now.saturating_sub(heard_at) >= SILENCE_MAX {
-            return Err(gone(Loss::Silent, "the broker said nothing for too long"));
+            return Err(gone(Loss::Silent, "the broker was silent for too long"));
         }
         if now.saturating_sub(self.pinged_at) >= PING_INTERVAL {
             self.pinged_at = now;

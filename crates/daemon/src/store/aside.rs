@@ -90,7 +90,7 @@ pub fn list(connection: &Connection, after: i64, limit: i64) -> Result<Vec<Aside
             (after, count) = (row.get(0)?, count + 1);
             match aside(row) {
                 Some(aside) => found.push(aside),
-                None => tracing::error!(id = after, "what was set aside cannot be read"),
+                None => tracing::error!(id = after, "a message that was set aside cannot be read"),
             }
         }
         if count < left {

@@ -136,7 +136,7 @@ pub fn after(
             let message = found.whole.pop();
             match event(row, message) {
                 Some(event) => events.push(event),
-                None => tracing::error!(id = after, "an event makes no sense"),
+                None => tracing::error!(id = after, "an event cannot be understood"),
             }
         }
         if count < left {

@@ -246,7 +246,7 @@ impl Found {
         match message(row, first) {
             Ok(message) => self.whole.push(message),
             Err(StoreError::Corrupt { what, .. }) => {
-                tracing::error!(id, what, "a message in inbox.db is not what arrived");
+                tracing::error!(id, what, "a message in inbox.db is not the one that arrived");
                 self.damaged.push(id);
             }
             Err(error) => return Err(error),
@@ -445,7 +445,7 @@ pub fn set_aside_in_tx(tx: &Connection, id: i64, now: UnixMs) -> Result<bool, St
     });
     let aside = NewAside {
         source: AsideSource::Inbox,
-        reason: "it is not what arrived: bytes were changed in inbox.db".to_owned(),
+        reason: "it is not the one that arrived: bytes were changed in inbox.db".to_owned(),
         seq: row.get(0).ok(),
         frame: kept.to_string().into_bytes(),
     };
@@ -494,7 +494,7 @@ pub(super) fn message(row: &Row<'_>, first: usize) -> Result<Message, StoreError
     let digest: [u8; 32] =
         row.get(first + 15).map_err(|error| damaged(id, StoreError::Sqlite(error)))?;
     if message.arrived.digest() != digest {
-        return Err(corrupt(id, "its digest is another"));
+        return Err(corrupt(id, "its digest differs"));
     }
     Ok(message)
 }

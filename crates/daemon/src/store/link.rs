@@ -222,6 +222,6 @@ fn missing() -> StoreError {
     StoreError::Corrupt {
         table: "link",
         id: "1".to_owned(),
-        what: "the outbox does not say whose it is".to_owned(),
+        what: "the outbox does not name its owner".to_owned(),
     }
 }

@@ -81,7 +81,7 @@ pub fn list(
             (after, count) = (row.get(0)?, count + 1);
             match peer(row) {
                 Ok(peer) => found.push(peer),
-                Err(error) => tracing::error!(%error, "somebody in the mesh cannot be shown"),
+                Err(error) => tracing::error!(%error, "a member of the mesh cannot be shown"),
             }
         }
         if count < left {

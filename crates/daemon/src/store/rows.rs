@@ -67,6 +67,6 @@ fn look_at_send(_: &Connection, row: &Row<'_>) -> Result<(), StoreError> {
     let draft = Draft::again(priority, &meta, reply_to_id, body);
     let draft = draft.map_err(|refusal| corrupt(&key, refusal.detail))?;
     let is_whole = draft.fingerprint(&to) == Fingerprint(row.get(1)?);
-    let what = "it does not have the fingerprint of what was accepted";
+    let what = "its fingerprint differs from that of the accepted message";
     is_whole.then_some(()).ok_or_else(|| corrupt(&key, what))
 }

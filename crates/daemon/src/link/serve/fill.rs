@@ -100,7 +100,7 @@ impl Serving {
         let (claim::Found { due, unreadable, nameless }, next) = match read.await {
             Ok(found) => found,
             Err(error) => {
-                link.complain(&error, "what is due could not be read");
+                link.complain(&error, "due rows could not be read");
                 return self.pause(now + Duration::from_secs(1));
             }
         };
@@ -146,7 +146,7 @@ impl Serving {
 
     /// A row that can not be sent is dead, and holds nobody up.
     pub(super) async fn give_up(&mut self, link: &mut Link, id: OutboxId, why: String) {
-        tracing::warn!(%id, why, "a row can not be sent and is given up");
+        tracing::warn!(%id, why, "a row cannot be sent and is given up");
         self.given_up.push(id);
         link.mark(id, Change::Expired { why }).await;
     }

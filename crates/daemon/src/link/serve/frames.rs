@@ -42,7 +42,7 @@ impl Serving {
         self.heard_at = link.clock.monotonic();
         let Heard { said: Salvaged { frame, unread }, room } = heard;
         for unread in &unread {
-            tracing::error!(why = %unread.why, seq = unread.seq, "what came makes no sense");
+            tracing::error!(why = %unread.why, seq = unread.seq, "a frame could not be understood");
         }
         let frame = match frame {
             Some(FromBroker::Push(push)) => {
@@ -138,7 +138,7 @@ impl Serving {
 
     fn arrive(&self, arrival: Arrival, room: Room) -> Result<(), Ended> {
         let sent = self.arrivals.try_send((arrival, room));
-        sent.map_err(|_| gone(Loss::Protocol, "too much arrived"))
+        sent.map_err(|_| gone(Loss::Protocol, "too many messages arrived at once"))
     }
 
     /// What is pushed while there is no room is left alone: the broker keeps it and sends it again.
@@ -223,7 +223,7 @@ impl Serving {
     async fn answered(&mut self, link: &mut Link, result: &SendResult) -> Result<(), Ended> {
         let now = link.clock.monotonic();
         let Some(flying) = self.flight.land(&result.client_message_id, now) else {
-            tracing::warn!(status = result.status, "an answer to nothing");
+            tracing::warn!(status = result.status, "an answer without a question");
             return Ok(());
         };
         self.look(Look::Fresh);
@@ -280,7 +280,7 @@ impl Serving {
                 let alone = stuck && flying.attempt > ATTEMPTS_TOGETHER;
                 let wait = alone.then(|| backoff_delay(flying.attempt, random));
                 let next_attempt_at = wait.map(|wait| link.clock.wall().saturating_add(wait));
-                let later = format!("the broker takes nothing now: {why}");
+                let later = format!("the broker accepts no sends now: {why}");
                 link.status.send_if_modified(|status| {
                     let is_new = status.last_error.as_ref() != Some(&later);
                     status.last_error = Some(later.clone());
@@ -324,7 +324,7 @@ impl Serving {
                 self.pause(now + backoff_delay(self.failures, link.random()));
             }
             Judged::Dead(why, _) => {
-                tracing::warn!(id = %flying.id, why, "a restored broker did not take a done row");
+                tracing::warn!(id = %flying.id, why, "a restored broker did not accept a done row");
                 link.mark(flying.id, Change::Disowned { why }).await;
             }
             Judged::Nonsense(what) => return Err(gone(Loss::Protocol, &what)),

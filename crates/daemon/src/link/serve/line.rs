@@ -64,7 +64,7 @@ fn verified(mut said: Salvaged) -> Salvaged {
     let damaged = deliveries.extract_if(.., |delivery| !delivery.is_whole());
     said.unread.extend(damaged.map(|delivery| {
         let seq = Some(delivery.seq);
-        let detail = "it does not have the fingerprint of what its sender has sent";
+        let detail = "its fingerprint differs from that of the sent message";
         let why = Refusal::at(Code::InvalidField, "/request_fingerprint", detail);
         let deliveries = vec![delivery];
         Unread { seq, text: FromBroker::Push(Push { deliveries }).encode(), why }

@@ -239,7 +239,7 @@ async fn a_broker_whose_store_has_gone_back_is_told_of() {
         let begun = begin(&mut bench.link, &ack, Negotiated::default()).await;
         assert!(begun.is_ok(), "messages go on");
         let said = bench.link.status.borrow().last_error.clone();
-        let words = "the broker's store is older than what has arrived here (message 7";
+        let words = "the broker's store is older than a message that arrived here (message 7";
         assert_eq!(said.is_some_and(|said| said.starts_with(words)), went_back, "{next_seq}");
     }
 }
