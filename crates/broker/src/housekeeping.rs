@@ -71,7 +71,7 @@ async fn nightly(store: &Store, clock: &dyn Clock, metrics: &Metrics) {
         let next = match night_when_settled(store, clock, metrics, &mut sweeps).await {
             Ok(next) => next,
             Err(error) => {
-                tracing::error!(error = error.chain(), "housekeeping failed; it is tried again");
+                tracing::error!(error = error.chain(), "housekeeping failed; trying again");
                 HOUSEKEEPING_INTERVAL
             }
         };
@@ -83,7 +83,7 @@ async fn nightly(store: &Store, clock: &dyn Clock, metrics: &Metrics) {
 pub async fn sweep_clock(store: &Store, clock: &dyn Clock) -> SweepClock {
     let mut sweeps = SweepClock::new();
     let newest = store.newest().await.unwrap_or_else(|error| {
-        tracing::warn!(error = error.chain(), "the newest message could not be looked for");
+        tracing::warn!(error = error.chain(), "the newest message could not be read");
         None
     });
     sweeps.began(newest, clock);
@@ -118,7 +118,7 @@ async fn lag(store: &Store, clock: &dyn Clock, metrics: &Metrics) {
     loop {
         looks.tick().await;
         if let Err(error) = lag_once(store, clock, metrics).await {
-            tracing::warn!(error = error.chain(), "the oldest deliveries could not be looked for");
+            tracing::warn!(error = error.chain(), "the oldest deliveries could not be read");
         }
     }
 }
@@ -146,7 +146,7 @@ pub async fn night_once(store: &Store, now: UnixMs, metrics: &Metrics) -> Result
     let SweepReport { ids, messages, audit_events, unfinished, failures } = swept;
     tracing::info!(ids, messages, audit_events, unfinished, "swept");
     for failure in failures {
-        tracing::error!(failure, "a sweep failed; it is tried again");
+        tracing::error!(failure, "a sweep failed; trying again");
     }
     let mut of_meshes = Vec::with_capacity(meshes.len());
     for (mesh, checked) in meshes.iter().zip(check_once(store, &meshes, now).await) {

@@ -208,19 +208,19 @@ impl Metrics {
         self.hits_claimed = hits.get_or_create_owned(&vec![("phase", "b2".to_owned())]);
         FailureCause::ALL.iter().for_each(|why| drop(self.failure(*why)));
         let registry = &mut self.registry;
-        registry.register("accepts", "Sends by how they were answered", self.accepts.clone());
+        registry.register("accepts", "Sends by their answer", self.accepts.clone());
         let help = "Sends that shared one accept transaction";
         registry.register("batch_size", help, self.batch_size.clone());
-        let help = "About how many rows an accept transaction wrote";
+        let help = "Approximate number of rows that an accept transaction wrote";
         registry.register("batch_rows", help, self.batch_rows.clone());
-        let help = "Accept transactions that were not committed, by why";
+        let help = "Accept transactions that were not committed, by cause";
         registry.register("batch_failures", help, self.failures.clone());
-        let help = "What an accept transaction took, its commit included";
+        let help = "Duration of an accept transaction with its commit";
         registry.register("commit_seconds", help, self.commit_seconds.clone());
         registry.register("dedupe_hits", "Sends whose id was known", hits);
         let help = "Sends whose id belongs to another request; the id is in the log";
         registry.register("dedupe_fingerprint_mismatch", help, self.mismatches.clone());
-        let help = "Units of the rate limit that were spent on what was then refused in B2";
+        let help = "Units of the rate limit spent on sends that B2 then refused";
         let counter = self.spent_then_refused.clone();
         registry.register("rate_limit_consumed_then_b2_rejected", help, counter);
     }
@@ -230,9 +230,9 @@ impl Metrics {
         let help = "Deliveries that went out, repeated ones included";
         registry.register("pushes", help, self.pushes.clone());
         registry.register("acks", "Deliveries that were acknowledged", self.acks.clone());
-        let help = "Deliveries that nobody could be told, or that were leased too often";
+        let help = "Deliveries that were set aside: not deliverable, or leased too often";
         registry.register("set_aside", help, self.set_aside.clone());
-        let help = "Messages that history left out: they are not what was accepted";
+        let help = "Messages that history left out: they differ from what was accepted";
         registry.register("history_damaged", help, self.damaged.clone());
         let help = "The age of the oldest delivery that still waits";
         registry.register("delivery_lag_seconds", help, self.lag_seconds.clone());
@@ -240,7 +240,8 @@ impl Metrics {
         registry.register("dedupe_orphan_check", help, self.orphan_checks.clone());
         let help = "Ids without their message and messages without their id, at the last check";
         registry.register("dedupe_orphan_found", help, self.orphans.clone());
-        let help = "Other effects without their message or the reverse, at the last check";
+        let help = "Other effects without their message, or messages without them, at the last \
+                    check";
         registry.register("atomicity_violation_found", help, self.atomicity_violations.clone());
     }
 
@@ -338,9 +339,9 @@ impl Live {
             decisions.get_or_create_owned(&labels).inc_by(count);
         }
         registry.register("limiter", "Decisions of the rate limiter", decisions);
-        let help = "Those of the rate limiter's decisions that its stand-in made";
+        let help = "Decisions of the rate limiter's fallback";
         registry.register("limiter_fallback", help, ConstCounter::new(fallback));
-        let help = "Times that the rate limiter's server went away";
+        let help = "Times that the rate limiter's server became unreachable";
         registry.register("limiter_outages", help, ConstCounter::new(outages));
         let help = "Questions and requests that waited or were refused";
         registry.register("limiter_held", help, ConstCounter::new(held));

@@ -210,7 +210,7 @@ impl Pipeline {
         let mesh_id = mesh.mesh_id;
         drop(tokio::spawn(async move {
             if serving.await.is_err_and(|error| error.is_panic()) {
-                tracing::error!(%mesh_id, "a lane has died; the next send opens another one");
+                tracing::error!(%mesh_id, "a lane has ended; the next send opens another one");
             }
         }));
         Lane { sends, after_epoch, newest_epoch: after_epoch }

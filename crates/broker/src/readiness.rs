@@ -49,6 +49,6 @@ fn say(error: &StoreError) -> &'static str {
         | StoreError::Busy
         | StoreError::Stopped
         | StoreError::Damaged { .. }
-        | StoreError::Corrupt { .. } => "the store takes nothing\n",
+        | StoreError::Corrupt { .. } => "the store accepts no writes\n",
     }
 }

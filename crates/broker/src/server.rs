@@ -142,7 +142,7 @@ pub async fn serve_with(
             () = &mut shutdown => break,
             () = broker.life.is_over() => {
                 broker.hub.end_all(&Ending::Abandon);
-                return Err(io::Error::other("the store was restored under this broker"));
+                return Err(io::Error::other("the store was restored while this broker ran"));
             }
             ended = vital.ended() => {
                 broker.hub.end_all(&Ending::Abandon);
@@ -196,7 +196,7 @@ async fn accept(
             Err(error) if went_away(&error) => {}
             Err(error) => {
                 // No descriptors are left, or no memory: it passes when others leave.
-                tracing::error!(%error, "connections cannot be accepted; it is tried again");
+                tracing::error!(%error, "connections cannot be accepted; trying again");
                 sleep(ACCEPT_RETRY).await;
             }
         }
@@ -243,7 +243,7 @@ async fn drain(hub: &Hub, connections: &Connections) {
         }
     };
     if timeout(DRAIN_MAX, all_gone).await.is_err() {
-        tracing::warn!(left = hub.connections(), "not everybody has left in time");
+        tracing::warn!(left = hub.connections(), "not every connection has ended in time");
     }
 }
 
@@ -275,7 +275,7 @@ async fn readyz(State(door): State<Door>) -> (StatusCode, &'static str) {
     }
     // In a task of its own: who goes away must not cut the look that others share (traps.md 49).
     let looking = tokio::spawn(async move { door.readiness.look(&door.broker).await });
-    match looking.await.unwrap_or(Err("the store could not be looked at\n")) {
+    match looking.await.unwrap_or(Err("the store could not be checked\n")) {
         Ok(()) => (StatusCode::OK, "ready\n"),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
     }

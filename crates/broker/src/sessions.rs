@@ -95,7 +95,7 @@ fn pause(connections: usize) -> Duration {
 
 fn warn(looked: Result<(), StoreError>) {
     if let Err(error) = looked {
-        tracing::warn!(error = error.chain(), "sessions could not be looked at");
+        tracing::warn!(error = error.chain(), "sessions could not be checked");
     }
 }
 
@@ -195,7 +195,7 @@ fn ending(standing: Standing) -> Option<Ending> {
     match standing {
         Standing::Current | Standing::Revived => None,
         Standing::Replaced { nonce } => {
-            let detail = "a newer connection of this member has taken its place";
+            let detail = "a newer connection of this member has replaced it";
             let mut reason = CloseReason::new(CloseKind::Replaced, detail);
             reason.nonce = nonce;
             Some(Ending::Close(reason))

@@ -471,7 +471,7 @@ impl RawDelivery {
         let hash = self.body_commitment.map_or_else(|| BodyHash::of(&body), BodyHash);
         let request_fingerprint = fields.fingerprint(hash);
         if self.request_fingerprint != Some(request_fingerprint.0) {
-            return Err(corrupt("it does not have the fingerprint of what was accepted"));
+            return Err(corrupt("its fingerprint differs from that of the accepted message"));
         }
         Ok(Delivery {
             seq: self.seq,

@@ -239,7 +239,7 @@ impl<'a> Parser<'a> {
             Some(b'r') => '\r',
             Some(b't') => '\t',
             Some(b'u') => return self.unicode_escape(),
-            _ => return Err(self.malformed("an escape is not one that JSON has")),
+            _ => return Err(self.malformed("JSON has no such escape")),
         };
         self.offset += 1;
         Ok(plain)

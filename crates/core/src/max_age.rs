@@ -29,7 +29,7 @@ pub fn outbox_max_age_hours(
     if override_hours == Some(0) {
         return Err(Refusal::new(
             Code::OutboxMaxAgeInvalid,
-            "outbox.max_age_hours_override is 0: every message would die at once",
+            "outbox.max_age_hours_override is 0: every message would be given up at once",
         ));
     }
     match window {

@@ -79,8 +79,8 @@ impl<'a> Fields<'a> {
         if is_plain_name(&text) && !text.starts_with('@') {
             return Ok(text);
         }
-        let detail = "must have no characters that turn text or cannot be seen, no blanks at its \
-                      ends, and no @ before it";
+        let detail = "must have no invisible characters, none that turn text around, no blanks at \
+                      its ends, and no @ before it";
         Err(under(name, Refusal::new(Code::InvalidField, detail)))
     }
 

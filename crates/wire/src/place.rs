@@ -59,7 +59,7 @@ impl BrokerPlace {
         let (host, port) = split(authority).ok_or_else(|| refusal("names no host"))?;
         let port = match port {
             None => usual_port(secure),
-            Some(digits) => number(digits).ok_or_else(|| refusal("has a port that is none"))?,
+            Some(digits) => number(digits).ok_or_else(|| refusal("has an invalid port"))?,
         };
         Ok(Self { secure, host: host.to_owned(), port })
     }
@@ -159,7 +159,7 @@ pub fn in_plain_text(whom: impl fmt::Display) -> Refusal {
 }
 
 fn refusal(what: &str) -> Refusal {
-    let detail = format!("the broker's address {what}; it is like https://HOST:PORT");
+    let detail = format!("the broker's address {what}; it must be like https://HOST:PORT");
     Refusal::new(Code::InvalidField, detail)
 }
 

@@ -49,13 +49,13 @@ pub(super) async fn run(
 async fn read_hello(stream: &mut SplitStream<WebSocket>) -> Result<Hello, End> {
     let text = match stream.next().await {
         Some(Ok(Message::Text(text))) => text,
-        Some(Ok(_)) => return Err(End::protocol_error("hello is a text frame")),
+        Some(Ok(_)) => return Err(End::protocol_error("hello must be a text frame")),
         Some(Err(_)) | None => return Err(End::Gone),
     };
     match FromDaemon::decode(text.as_bytes(), HANDSHAKE_BYTES_MAX) {
         Ok(FromDaemon::Hello(hello)) => Ok(hello),
         Ok(other) => {
-            let detail = format!("hello comes first, not {}", other.type_name());
+            let detail = format!("hello must come first, not {}", other.type_name());
             Err(End::protocol_error(detail))
         }
         Err(refusal) => Err(End::protocol_error(refusal.to_string())),
@@ -120,7 +120,7 @@ async fn admit(
     let live = Live { session, host_fingerprint: hello.host_fingerprint };
     let (registration, older) = broker.hub.register(mesh.mesh_id, live, mesh.connection_policy);
     for peer in older {
-        let detail = "a newer connection of this member has taken its place";
+        let detail = "a newer connection of this member has replaced it";
         let mut reason = CloseReason::new(CloseKind::Replaced, detail);
         reason.nonce = Some(hello.nonce);
         peer.close(reason);
@@ -175,7 +175,7 @@ fn refusal(broker: &Broker, greeted: &Greeted) -> End {
         Greeted::Inactive => close(CloseKind::Revoked, "the member was revoked or has left"),
         Greeted::Retired => close(CloseKind::Revoked, "the instance was retired"),
         Greeted::TooManyRetired => {
-            let detail = "the member has retired as many instances as it may";
+            let detail = "the member has retired the maximal number of instances";
             close(CloseKind::Revoked, detail)
         }
         Greeted::AlreadyConnected => {

@@ -82,7 +82,7 @@ pub(super) async fn run(
         let text = match message {
             Some(Ok(Message::Text(text))) => text,
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
-            Some(Ok(Message::Binary(_))) => return End::protocol_error("frames are text"),
+            Some(Ok(Message::Binary(_))) => return End::protocol_error("frames must be text"),
             Some(Ok(Message::Close(_)) | Err(_)) | None => return End::Gone,
         };
         let handled = match FromDaemon::decode(text.as_bytes(), bytes_max) {
@@ -125,7 +125,7 @@ impl Reader<'_> {
         self.budget.admit(connection, &frame).await;
         let answer = match frame {
             FromDaemon::Send(_) if !self.negotiated.load(Ordering::Relaxed) => {
-                return Err(End::protocol_error("features are agreed on before a send"));
+                return Err(End::protocol_error("features must be agreed on before a send"));
             }
             FromDaemon::Send(frame) => {
                 self.submit(frame).await;
@@ -161,7 +161,7 @@ impl Reader<'_> {
             }
             FromDaemon::QueueAck(asked) => request::queue_ack(connection, &asked).await?,
             FromDaemon::PresenceRequest(asked) => presence::asked(connection, &asked),
-            FromDaemon::Hello(_) => return Err(End::protocol_error("hello comes once")),
+            FromDaemon::Hello(_) => return Err(End::protocol_error("hello may come only once")),
         };
         sent(connection.outbound.send(answer).await)
     }

@@ -64,7 +64,7 @@ async fn take(
             }
             if damaged > 0 {
                 let (mesh_id, queue) = (mesh.mesh_id, &request.queue);
-                tracing::error!(%mesh_id, queue, damaged, "work is not what was accepted");
+                tracing::error!(%mesh_id, queue, damaged, "work differs from what was accepted");
                 broker.pipeline.metrics().set_aside.inc_by(damaged);
             }
             let deliveries = taken.into_iter().filter_map(on_the_wire).collect();

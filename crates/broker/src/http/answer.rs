@@ -40,7 +40,7 @@ impl Answer {
         if text.len() > ANSWER_BYTES_SMALL {
             let bytes = u32::try_from(text.len()).unwrap_or(u32::MAX);
             let Ok(held) = Arc::clone(unwritten).try_acquire_many_owned(bytes) else {
-                let detail = "too many answers wait for those who do not read them";
+                let detail = "too many answers wait for callers that do not read";
                 return problem(&Problem::new(Code::Overloaded, detail));
             };
             room = Some(held);
@@ -80,7 +80,7 @@ pub(super) fn problem(problem: &Problem) -> Response {
 
 /// A path that has other methods than this one.
 pub(super) fn not_allowed(methods: &str) -> Response {
-    let detail = format!("this path has {methods}");
+    let detail = format!("this path accepts {methods}");
     let mut response = problem(&Problem::new(Code::MethodNotAllowed, detail));
     if let Ok(methods) = HeaderValue::from_str(methods) {
         response.headers_mut().insert(ALLOW, methods);
@@ -93,10 +93,10 @@ pub(super) fn failed(error: StoreError) -> Problem {
     tracing::warn!(error = error.chain(), "a request could not be served");
     match error.fate() {
         Fate::Undone => {
-            Problem::new(Code::StoreUnavailable, "the store could not do it; try again")
+            Problem::new(Code::StoreUnavailable, "the store could not carry it out; try again")
         }
         Fate::Uncertain => {
-            Problem::new(Code::OutcomeUnknown, "nobody can tell whether the store did it")
+            Problem::new(Code::OutcomeUnknown, "it is unknown whether the store carried it out")
         }
     }
 }

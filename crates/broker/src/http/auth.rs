@@ -100,7 +100,7 @@ async fn within_budget(call: &Call, mesh: &Mesh, request: &NewRequest) -> Result
     };
     let Some(wait) = call.broker.pipeline.limiter().ask(&limited).await else { return Ok(()) };
     let ms = u64::try_from(wait.max(RETRY_AFTER_MIN).as_millis()).unwrap_or(u64::MAX);
-    let detail = "this member has made as many requests as it may for now";
+    let detail = "this member has made too many requests for now";
     let retry_after_ms = Some(ms.min(RETRY_AFTER_MS_MAX));
     Err(Problem { retry_after_ms, ..Problem::new(Code::RateLimited, detail) })
 }

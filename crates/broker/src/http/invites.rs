@@ -28,7 +28,7 @@ pub(super) async fn create(call: &Call) -> Result<Answer, Problem> {
     if made.map_err(failed)? {
         return Ok(Answer::created(&Invite { token, expires_at, uses: new.uses }));
     }
-    Err(Problem::new(Code::TooMany, "the mesh has too many invites that have not ended"))
+    Err(Problem::new(Code::TooMany, "the mesh has too many invites that have not expired"))
 }
 
 pub(super) async fn join(call: &Call) -> Result<Answer, Problem> {
@@ -54,13 +54,13 @@ pub(super) async fn join(call: &Call) -> Result<Answer, Problem> {
             Ok(Answer::ok(&welcome(member_id, name)))
         }
         Joined::Already => {
-            refused(Code::AlreadyMember, "this key is a member already, not by this invite")
+            refused(Code::AlreadyMember, "this key is a member already, but not by this invite")
         }
         Joined::Inactive => refused(Code::MemberInactive, "the member was revoked or has left"),
-        Joined::InviteInvalid => refused(Code::InviteInvalid, "the invite lets nobody in"),
+        Joined::InviteInvalid => refused(Code::InviteInvalid, "the invite is not valid"),
         Joined::KeyIdTaken => refused(Code::KeyIdTaken, "another key has this key_id"),
         Joined::NameTaken => {
-            refused(Code::NameTaken, "an active member of the mesh is called so already")
+            refused(Code::NameTaken, "an active member of the mesh already has this name")
         }
     }
 }

@@ -84,7 +84,7 @@ async fn deleter(call: &Call) -> Result<(Mesh, (Deleter, InUse)), Problem> {
         "" => InUse::Refuse,
         "anyway=true" => InUse::End,
         _ => {
-            let detail = "the query is anyway=true or nothing";
+            let detail = "the query must be anyway=true or empty";
             return Err(Problem::new(Code::UnknownField, detail));
         }
     };
@@ -102,7 +102,7 @@ fn gone(deleted: Deleted, missing: (Code, &str), why: &str) -> Result<Answer, Pr
         Deleted::Done => Ok(Answer::done()),
         Deleted::NotFound => Err(Problem::new(missing.0, missing.1)),
         Deleted::NotYours => {
-            let detail = "only whoever made it and owners of the mesh may do this";
+            let detail = "only its maker and owners of the mesh may do this";
             Err(Problem::new(Code::OwnerNeeded, detail))
         }
         Deleted::InUse | Deleted::More => Err(Problem::new(Code::InUse, why)),

@@ -27,7 +27,7 @@ impl Page {
                 "after" => &mut after,
                 "limit" => &mut limit,
                 _ => {
-                    let detail = "the query has after and limit and nothing else";
+                    let detail = "the query may have only after and limit";
                     return Err(Problem::new(Code::UnknownField, detail));
                 }
             };

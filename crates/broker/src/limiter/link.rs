@@ -105,7 +105,7 @@ impl Link {
         }
         let state = self.state.lock().await;
         if state.is_current(lease) && self.away.swap(false, Ordering::Relaxed) {
-            tracing::info!("the limiter's server is back");
+            tracing::info!("the limiter's server is reachable again");
         }
     }
 
@@ -131,7 +131,7 @@ impl Link {
         state.probe_at = self.clock.monotonic().saturating_add(LIMITER_PROBE_INTERVAL);
         if !self.away.swap(true, Ordering::Relaxed) {
             self.outages.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "the limiter's server is away; the fallback decides");
+            tracing::warn!(%error, "the limiter's server is unreachable; the fallback decides");
         }
     }
 

@@ -66,7 +66,7 @@ impl Place {
             ConnectionAddr::Unix(path) => Way::Socket(path.clone()),
             // The first is never made without the driver's own TLS.
             ConnectionAddr::TcpTls { .. } | _ => {
-                return Err(LimiterAddressError::Parameters("leads nowhere that is known here"));
+                return Err(LimiterAddressError::Parameters("has an unknown scheme"));
             }
         };
         Ok(Self { way, settings })

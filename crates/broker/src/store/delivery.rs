@@ -31,7 +31,7 @@ impl Messages {
             match checked {
                 Ok(delivery) => messages.whole.push(delivery),
                 Err(why) => {
-                    tracing::error!(seq, why, "a message is not what was accepted");
+                    tracing::error!(seq, why, "a message differs from what was accepted");
                     messages.damaged.push(seq);
                 }
             }

@@ -30,7 +30,7 @@ async fn a_broker_whose_database_takes_no_commit_is_not_ready() {
     let broker = Broker::start(&store, &[]);
     until(&broker, Ok(())).await;
     let read_only = ReadOnly::make(&store).await;
-    until(&broker, Err("the store takes nothing\n")).await;
+    until(&broker, Err("the store accepts no writes\n")).await;
     read_only.undo().await;
     until(&broker, Ok(())).await;
 }

@@ -359,12 +359,12 @@ pub struct Problem {
 impl Record for Problem {
     fn read(fields: &mut Fields<'_>) -> Result<Self, Refusal> {
         let code: String = fields.take("code")?;
-        let code = Code::parse(&code).ok_or_else(|| invalid("is no code that is known here"))?;
+        let code = Code::parse(&code).ok_or_else(|| invalid("is not a known code"))?;
         let (_, _): (String, String) = (fields.take("type")?, fields.take("title")?);
         let status: u64 = fields.take("status")?;
         Ok(Self {
             code,
-            status: u16::try_from(status).map_err(|_| invalid("status is no HTTP status"))?,
+            status: u16::try_from(status).map_err(|_| invalid("status is not an HTTP status"))?,
             detail: fields.detail()?,
             pointer: fields.take_optional("pointer")?,
             retry_after_ms: fields.optional_number("retry_after_ms", 0, RETRY_AFTER_MS_MAX)?,

@@ -123,7 +123,7 @@ impl Record for Profile {
         profile.write(&mut object);
         object.close();
         if text.len() > PROFILE_BYTES_MAX {
-            let detail = format!("a profile has {PROFILE_BYTES_MAX} bytes at the most");
+            let detail = format!("a profile has at most {PROFILE_BYTES_MAX} bytes");
             return Err(invalid(&detail));
         }
         Ok(profile)
