@@ -74,7 +74,7 @@ pub enum Breach {
         number: u64,
     },
     /// The code is right, and yet the document is none of the protocol.
-    #[error("line {number} says nothing that the protocol knows")]
+    #[error("line {number} is not a message of the protocol")]
     Unknown {
         /// Which one.
         number: u64,

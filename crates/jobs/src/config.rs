@@ -73,7 +73,7 @@ pub enum ConfigError {
         known: String,
     },
     /// It can be nobody's name: the rule would never fit.
-    #[error("policy.{key}: {value:?} fits nothing; write {instead}")]
+    #[error("policy.{key}: {value:?} matches nothing; write {instead}")]
     Unfit {
         /// Which key.
         key: &'static str,
@@ -99,9 +99,9 @@ impl RuleText {
     fn names_something(&self) -> Result<(), ConfigError> {
         for (key, value, names, instead) in [
             ("action", &self.action, is_pattern as fn(&str) -> bool, "gear.action, gear.* or *"),
-            ("path", &self.path, is_folder, "a folder without *, and all below it is meant"),
+            ("path", &self.path, is_folder, "a folder without *; it includes everything below it"),
             ("host", &self.host, is_host, "a host without * and port, each in a rule of its own"),
-            ("method", &self.method, is_method, "one method; without it any is meant"),
+            ("method", &self.method, is_method, "one method; without it, any method"),
             ("parent", &self.parent, is_parent, "the id of a gear, or * for any gear"),
         ] {
             if let Some(value) = value.clone().filter(|value| !names(value)) {

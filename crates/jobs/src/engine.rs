@@ -298,7 +298,7 @@ impl Engine {
         let there = self.store().breaker_close(action, self.now()).await?;
         // It is closed by now, whatever becomes of this.
         if let Err(error) = self.inner.breakers.refresh(self.store()).await {
-            tracing::warn!(error = error.chain(), "breakers are read again later");
+            tracing::warn!(error = error.chain(), "breakers will be reloaded later");
         }
         self.wake();
         Ok(there)
@@ -377,7 +377,7 @@ impl Inner {
         tokio::spawn(async move {
             let telling = async {
                 while let Err(error) = store.notify(Signal::Stop(id)).await {
-                    tracing::warn!(%id, error = error.chain(), "other engines were not told");
+                    tracing::warn!(%id, error = error.chain(), "other engines were not notified");
                     tokio::time::sleep(limits::STOP_RETRY).await;
                 }
             };

@@ -100,7 +100,7 @@ impl Plan {
 
     /// Reads a document that was parsed.
     pub fn read(document: &Value) -> Result<Self, Refusal> {
-        let object = document.as_object().ok_or_else(|| wrong("", "a plan is an object"))?;
+        let object = document.as_object().ok_or_else(|| wrong("", "a plan must be an object"))?;
         known(object, "", &["id", "steps"])?;
         let id = text(object, "", "id")?;
         let steps = object.get("steps").and_then(Value::as_array);
@@ -116,7 +116,7 @@ impl Plan {
     /// taken is read all the same.
     pub fn refuse_strange_names(&self) -> Result<(), Refusal> {
         let strange = |at: String| {
-            wrong(at, "has characters that turn text, cannot be seen or move the cursor")
+            wrong(at, "has characters that are invisible, turn text around or move the cursor")
         };
         if self.id.as_deref().is_some_and(|id| !is_plain_name(id)) {
             return Err(strange("/id".to_owned()));
@@ -161,7 +161,7 @@ impl Plan {
 impl Step {
     fn read(document: &Value, number: usize) -> Result<Self, Refusal> {
         let at = format!("/steps/{number}");
-        let object = document.as_object().ok_or_else(|| wrong(&at, "a step is an object"))?;
+        let object = document.as_object().ok_or_else(|| wrong(&at, "a step must be an object"))?;
         known(object, &at, FIELDS)?;
         let needed =
             |name: &str| text(object, &at, name)?.ok_or_else(|| missing(&format!("{at}/{name}")));
@@ -260,7 +260,9 @@ fn condition(object: &Map<String, Value>, at: &str) -> Result<Option<Condition>,
     let at = format!("{at}/condition");
     let object = match object.get("condition") {
         None | Some(Value::Null) => return Ok(None),
-        Some(value) => value.as_object().ok_or_else(|| wrong(&at, "a condition is an object"))?,
+        Some(value) => {
+            value.as_object().ok_or_else(|| wrong(&at, "a condition must be an object"))?
+        }
     };
     known(object, &at, &["ref", "op", "value"])?;
     let reference = text(object, &at, "ref")?.ok_or_else(|| missing(&format!("{at}/ref")))?;
@@ -311,7 +313,7 @@ fn known(object: &Map<String, Value>, at: &str, names: &[&str]) -> Result<(), Re
         None => Ok(()),
         Some(key) => {
             let place = format!("{at}/{}", key.replace('~', "~0").replace('/', "~1"));
-            Err(Refusal::at(Code::UnknownField, place, "nobody knows this field"))
+            Err(Refusal::at(Code::UnknownField, place, "this field is unknown"))
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::limits::{RESTORE_PAGE, RESTORED_QUIET};
 use crate::store::sqlite::{APPLICATION_ID, MIGRATIONS};
 use crate::store::{Answering, List, SqliteStore, Store, Wrote, corrupt};
 
-const REASON: &str = "a backup was restored, and nobody knows whether it went on after that";
+const REASON: &str = "a backup was restored, and it is unknown whether it went on after that";
 
 /// What became of a file that was restored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -137,7 +137,7 @@ async fn cancel_all(
 /// Cancels a job; none when it is over by now.
 async fn cancel(store: &Store, id: JobId, fence: i64, now: UnixMs) -> Result<u64, StoreError> {
     let decide: Answering = Arc::new(move |kept| match kept.job.state.status.is_terminal() {
-        true => Err(Refusal::new(Code::JobEnded, "the job is over")),
+        true => Err(Refusal::new(Code::JobEnded, "the job has ended")),
         false => Ok(ended_by(kept, JobEvent::Cancel, REASON, (fence, now))),
     });
     match store.person(id, None, decide).await? {

@@ -112,10 +112,10 @@ pub(crate) fn failed(error: StoreError) -> Problem {
     tracing::warn!(error = error.chain(), "a request could not be served");
     match error.fate() {
         Fate::Undone => {
-            Problem::new(Code::StoreUnavailable, "the store could not do it; try again")
+            Problem::new(Code::StoreUnavailable, "the store could not carry it out; try again")
         }
         Fate::Uncertain => {
-            Problem::new(Code::OutcomeUnknown, "nobody can tell whether the store did it")
+            Problem::new(Code::OutcomeUnknown, "it is unknown whether the store carried it out")
         }
     }
 }

@@ -225,9 +225,9 @@ async fn read(body: Body) -> Result<Bytes, Problem> {
     let mut stream = body.into_data_stream();
     let mut whole = Vec::new();
     while let Some(part) = stream.next().await {
-        let part = part.map_err(|_| Problem::new(Code::InvalidJson, "the body broke off"))?;
+        let part = part.map_err(|_| Problem::new(Code::InvalidJson, "the body ended too early"))?;
         if whole.len() + part.len() > BODY_BYTES_MAX {
-            let detail = format!("a body has {BODY_BYTES_MAX} bytes at the most");
+            let detail = format!("a body has at most {BODY_BYTES_MAX} bytes");
             return Err(Problem::new(Code::PayloadTooLarge, detail));
         }
         whole.extend_from_slice(&part);

@@ -370,7 +370,8 @@ fn registration(valid: &Valid, grant: &Grant, attempt_id: &str, now: UnixMs) -> 
 fn alarm(attempt: &Attempt, outcome: Outcome) {
     if outcome == Outcome::NonceAlarm {
         let (key, nonce) = (attempt.valid.logical_request_key, attempt.grant.nonce);
-        tracing::error!(%key, %nonce, "a used grant came with another request that has happened");
+        tracing::error!(%key, %nonce, "a used grant came with another request, which was \
+                                       registered");
     }
 }
 

@@ -57,7 +57,7 @@ pub enum StoreError {
     Behind,
 
     /// COMMIT did not answer, or failed in a way that may leave the write on disk.
-    #[error("nobody can tell whether the write was committed: {cause}")]
+    #[error("it is unknown whether the write was committed: {cause}")]
     Uncertain {
         /// Why.
         cause: Arc<str>,
@@ -309,7 +309,7 @@ pub enum OpenError {
     Tls(#[source] Box<TlsError>),
 
     /// Nothing that answers can be trusted to be the server.
-    #[error("the PostgreSQL server was told nothing: {0}")]
+    #[error("nothing was sent to the PostgreSQL server: {0}")]
     Untrusted(Arc<str>),
 
     /// PostgreSQL does not answer, or takes nobody now: it may another time.

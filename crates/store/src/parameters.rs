@@ -55,7 +55,7 @@ impl Parameters {
 fn set<T>(place: &mut Option<T>, value: T) -> Result<(), &'static str> {
     match place.replace(value) {
         None => Ok(()),
-        Some(_) => Err("says a parameter twice"),
+        Some(_) => Err("has a parameter twice"),
     }
 }
 
@@ -70,13 +70,13 @@ fn truth(value: &str) -> Result<bool, &'static str> {
     match value {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err("says insecure_allow_plain, which is true or false"),
+        _ => Err("has insecure_allow_plain, which must be true or false"),
     }
 }
 
 /// `%41` is `A`.
 fn decoded(text: &str) -> Result<String, &'static str> {
-    const NONE: &str = "has a % that begins no character; % itself is written %25";
+    const NONE: &str = "has a % that does not begin a character; % itself is written %25";
     let mut bytes = Vec::with_capacity(text.len());
     let mut parts = text.split('%');
     bytes.extend(parts.next().unwrap_or_default().bytes());

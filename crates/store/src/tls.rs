@@ -68,7 +68,7 @@ pub enum TlsError {
     },
 
     /// Our certificate or its key is named alone.
-    #[error("sslcert and sslkey go together")]
+    #[error("sslcert and sslkey must be given together")]
     Alone,
 
     /// The handshake failed, and will another time: the certificate is not what is asked for.
@@ -76,7 +76,7 @@ pub enum TlsError {
     Untrusted(#[source] rustls::Error),
 
     /// Nobody could have a certificate for this name.
-    #[error("the server's name cannot stand in a certificate")]
+    #[error("the server's name cannot be in a certificate")]
     Name,
 }
 
@@ -118,7 +118,7 @@ fn authorities(trust: &Option<Trust>) -> Result<RootCertStore, TlsError> {
         Some(Trust::File(path)) => path.clone(),
         Some(Trust::System) | None => system().ok_or_else(|| {
             let path = Path::new(SYSTEM_AUTHORITIES[0]);
-            file(path, &"the system trusts no authorities; say sslrootcert=FILE")
+            file(path, &"the system trusts no authorities; give sslrootcert=FILE")
         })?,
     };
     let mut roots = RootCertStore::empty();

@@ -62,8 +62,8 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = match self.how {
             How::Panicked => "has panicked",
-            How::Returned => "came to an end",
-            How::Dropped => "was given up",
+            How::Returned => "has ended",
+            How::Dropped => "was dropped",
         };
         write!(f, "the part {:?} {how}", self.name)
     }
@@ -156,7 +156,7 @@ impl Drop for Guard {
                 true
             }
         });
-        tracing::error!(part = self.name, "{ended}, and nothing goes on without it");
+        tracing::error!(part = self.name, "{ended}, and nothing works without it");
     }
 }
 

@@ -37,7 +37,7 @@ async fn a_worker_that_stood_still_past_its_lease_is_fenced_off() {
 /// Until an engine has said that it left a job to somebody else.
 async fn until_idle(home: &Home, engine: &crate::process::Engine) {
     let waiting = async {
-        while !home.log().contains("the job is somebody else's now") {
+        while !home.log().contains("another worker has the job now") {
             engine.get("/v1/breakers").await;
         }
     };

@@ -97,7 +97,7 @@ fn a_limit_of_a_files_size_ends_it_in_words_and_loses_nothing() {
     let code = ended.expect("it ends").code();
     assert_eq!(code, Some(5), "it ends by itself, and by no signal: {said}");
     let last: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
-    assert!(last.len() == 1 && last[0].contains("nobody can tell"), "{said}");
+    assert!(last.len() == 1 && last[0].contains("it is unknown whether"), "{said}");
     let mut up = Up::start(home);
     for key in &taken {
         let row = semel(home, &["outbox", "inspect", key]);

@@ -167,7 +167,7 @@ fn the_gate_of_an_engine_alone_is_its_own() {
         let refused = gate("hold", more);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{more:?}: {said}");
-        assert!(said.contains("does not decide over jobs"), "{said}");
+        assert!(said.contains("does not decide about jobs"), "{said}");
     }
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_semel"));
     command.args(["job", "serve", "--json", "--home"]).arg(home).env_remove("SEMEL_HOME");

@@ -370,7 +370,7 @@ async fn a_broker_that_takes_nothing_is_shown_until_it_takes_something() {
     line.answer(&id, 503, Some("insufficient_storage")).await;
     let mut again = line.sent().await;
     let said = engine.link.status().last_error.expect("it is shown");
-    assert!(said.contains("takes nothing now: 503 insufficient_storage"), "{said}");
+    assert!(said.contains("accepts no sends now: 503 insufficient_storage"), "{said}");
     line.answer(&again.client_message_id, 503, Some("insufficient_storage")).await;
     again = line.sent().await;
     assert!(engine.link.status().last_error.is_some());

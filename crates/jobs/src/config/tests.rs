@@ -95,7 +95,7 @@ fn a_pattern_that_would_never_fit_is_refused() {
     ] {
         for value in values {
             let said = rule(key, value).expect_err(value).to_string();
-            assert!(said.starts_with(&format!("policy.{key}: {value:?} fits")), "{said}");
+            assert!(said.starts_with(&format!("policy.{key}: {value:?} matches")), "{said}");
         }
     }
     for (key, values) in [

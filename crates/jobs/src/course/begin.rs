@@ -25,7 +25,7 @@ pub fn begin(kept: &Kept, claim: &Claim, facts: &Facts<'_>) -> (Move, Next) {
     next.claim(claim, died_over(kept));
     let state = &next.advance().state;
     if state.deaths >= DEATHS_MAX {
-        let message = format!("{} workers died while they had it", state.deaths);
+        let message = format!("{} workers died while they had the job", state.deaths);
         let failure = Failure::new(FailureClass::GearBug, "workers_died", message);
         close_started(&mut next, kept);
         next.fail(JobEvent::WorkersDied, &failure, None);
@@ -95,7 +95,7 @@ fn is_for_another(kept: &Kept, facts: &Facts<'_>) -> bool {
 
 /// The job's time is over.
 pub(super) fn late(next: &mut Move) {
-    let message = "the job's time was over before its steps were done";
+    let message = "the job's time ended before its steps were done";
     let failure = Failure::new(FailureClass::Transient, "deadline_passed", message);
     next.fail(JobEvent::DeadlinePassed, &failure, None);
 }

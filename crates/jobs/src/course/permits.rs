@@ -25,7 +25,7 @@ pub(super) fn lacks(
     let now = facts.gears.grants(asker);
     let both = [kept.job.grants.as_ref(), now.as_ref()];
     if both.iter().all(Option::is_none) {
-        return Some(format!("nobody knows what {asker} may have done"));
+        return Some(format!("the permissions of {asker} are unknown"));
     }
     let has =
         |is_granted: &dyn Fn(&Grants) -> bool| both.iter().flatten().all(|one| is_granted(one));

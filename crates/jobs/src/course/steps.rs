@@ -25,7 +25,7 @@ use crate::store::{Ended, Kept, Started};
 pub(super) fn crashed(step_id: &str) -> Ended {
     let error = json!({
         "class": "gear_bug", "code": "crashed",
-        "message": "the worker was gone before the step had ended",
+        "message": "the worker was lost before the step ended",
     });
     Ended {
         step_id: step_id.to_owned(),
@@ -149,7 +149,7 @@ fn judge(
     match facts.policy.judge(&judged) {
         Verdict::Reject => {
             let action = action_name(&step.gear, &step.action);
-            let message = format!("the policy rejects {action} with what its references stand for");
+            let message = format!("the policy rejects {action} with the values of its references");
             Err(refused("policy_rejects", message))
         }
         verdict @ (Verdict::Approve | Verdict::Ask) => Ok(verdict),
@@ -162,7 +162,7 @@ fn unusable(step: &Step, missing: Missing) -> Failure {
         Missing::Disabled => ("gear_disabled", format!("{} is disabled", step.gear)),
         Missing::Gear | Missing::Action => {
             let action = action_name(&step.gear, &step.action);
-            ("gear_not_found", format!("{action} is not there any more"))
+            ("gear_not_found", format!("{action} does not exist any more"))
         }
     };
     Failure::new(FailureClass::UserError, code, message)
@@ -195,14 +195,14 @@ impl Group {
                 return;
             }
             StepInput::Dangling(reference) => {
-                let message = format!("{reference} stands for nothing");
+                let message = format!("{reference} refers to a missing value");
                 let code = "reference_unresolved";
                 let failure = Failure::new(FailureClass::UserError, code, message);
                 return self.failed(step, failure, action);
             }
             StepInput::TooLarge => {
                 let message = format!(
-                    "with what its references stand for it has more than {DOCUMENT_BYTES_MAX} bytes"
+                    "with the values of its references it has more than {DOCUMENT_BYTES_MAX} bytes"
                 );
                 let class = FailureClass::ResourceLimit;
                 let failure = Failure::new(class, "params_too_large", message);
@@ -332,7 +332,7 @@ impl Group {
                 }
                 Dispatch::GiveUp => {
                     let unknown =
-                        || Failure::new(FailureClass::GearBug, "unknown", "nobody knows why");
+                        || Failure::new(FailureClass::GearBug, "unknown", "the reason is unknown");
                     let failure = failure().unwrap_or_else(unknown);
                     return self.failed(step, failure, to_run.action);
                 }
@@ -427,7 +427,7 @@ fn ask_again(next: &mut Move, steps: &[String], patience: Duration) {
     let about = steps.join(", ");
     let question = json!({
         "kind": "plan", "steps": steps, "plan_hash": hash.map(|hash| hash.to_string()),
-        "reason": format!("the policy became stricter: by now it says ask for {about}"),
+        "reason": format!("the policy became stricter: a person must now decide about {about}"),
     });
     next.ask(JobEvent::NeedsPerson, &question, patience);
 }

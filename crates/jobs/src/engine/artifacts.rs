@@ -172,7 +172,7 @@ pub(super) async fn remove_left(inner: &Inner) -> Result<(), StoreError> {
     for some in listed.chunks(usize::try_from(SWEEP_MAX).unwrap_or(1)) {
         let known = inner.parts.store.known(some.to_vec()).await?;
         for root in some.iter().filter(|root| !known.contains(root)) {
-            tracing::info!(%root, "files of a job are removed that nobody knows any more");
+            tracing::info!(%root, "files of an unknown job are removed");
             remove(&inner.options.workspaces, *root).await;
         }
     }

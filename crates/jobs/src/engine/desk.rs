@@ -227,7 +227,7 @@ impl StepDesk {
     /// Whether the gear may ask for this: its manifest says by which actions.
     fn allow(&self, asked: &Value) -> Result<(), (&'static str, String)> {
         if self.depth + 1 > SUB_JOB_DEPTH_MAX {
-            let text = "too many jobs are inside each other".to_owned();
+            let text = "sub-jobs are nested too deep".to_owned();
             return Err(("sub_job_too_deep", text));
         }
         if self.asked.fetch_add(1, Ordering::Relaxed) >= SUB_JOBS_MAX {
@@ -272,7 +272,7 @@ impl Desk for StepDesk {
             (true, _) => return,
             // The last one that is kept says so.
             (false, true) => {
-                let message = "it says more than is kept of one attempt; the rest is left out";
+                let message = "an attempt may not write more lines than this; the rest is left out";
                 Report::Log { message: message.to_owned(), side_effect: false }
             }
             (false, false) => report,
@@ -280,7 +280,10 @@ impl Desk for StepDesk {
         let held = self.inner.reports.hold(bytes);
         let reported = Reported { step_id: self.step_id.clone(), report, held };
         if self.reports.0.send(reported).is_err() {
-            tracing::debug!(execution_id = self.execution_id, "nobody hears a gear any more");
+            tracing::debug!(
+                execution_id = self.execution_id,
+                "the messages of a gear are no longer read"
+            );
         }
     }
 

@@ -74,7 +74,7 @@ pub enum Refused {
     #[error("the store could not be asked")]
     Store(#[from] StoreError),
     /// This job may have been made: its answer was lost.
-    #[error("nobody can tell whether the job {0} was made")]
+    #[error("it is unknown whether the job {0} was made")]
     Unknown(JobId, #[source] StoreError),
 }
 
@@ -159,7 +159,7 @@ impl Engine {
         let kept = inner.parts.store.job(id).await?.ok_or_else(|| not_found(id))?;
         let job = kept.job;
         if inner.parts.store.is_restored(job.no).await? {
-            let detail = "a backup was restored, and nobody knows whether the job was repeated \
+            let detail = "a backup was restored, and it is unknown whether the job was repeated \
                           after that: submit it anew";
             return Err(Refusal::new(Code::JobNotFailed, detail).into());
         }
@@ -211,9 +211,9 @@ impl Engine {
         let decide: Answering = Arc::new(move |kept| {
             waiting(kept)?;
             if kept.job.state.expires_at.is_none_or(|at| at > now) {
-                return Err(Refusal::new(Code::JobNotWaiting, "its time is not over"));
+                return Err(Refusal::new(Code::JobNotWaiting, "its time has not ended"));
             }
-            let why = "nobody has answered in time";
+            let why = "no person answered in time";
             Ok(ended_by(kept, JobEvent::ApprovalExpired, why, (fence, now)))
         });
         match said(inner, id, None, decide).await {
@@ -278,11 +278,11 @@ fn checked(inner: &Inner, asked: &Asked) -> Result<Option<PlanText>, Refusal> {
     let wrong = |at: &str, detail: String| Refusal::at(Code::InvalidField, at, detail);
     match (&asked.request, &asked.plan) {
         (None, None) => {
-            let detail = "a job has a request or a plan";
+            let detail = "a job must have a request or a plan";
             Err(Refusal::at(Code::MissingField, "/plan", detail))
         }
         (Some(_), Some(_)) => {
-            let detail = "a job has a request or a plan, not both".to_owned();
+            let detail = "a job must have a request or a plan, not both".to_owned();
             Err(wrong("/request", detail))
         }
         (Some(request), None) => {
@@ -295,7 +295,7 @@ fn checked(inner: &Inner, asked: &Asked) -> Result<Option<PlanText>, Refusal> {
                 return Err(Refusal::at(Code::NulInField, "/request", detail));
             }
             if inner.parts.planner.is_none() {
-                let detail = "nobody here makes plans of requests: submit a plan";
+                let detail = "this engine has no planner: submit a plan";
                 return Err(Refusal::at(Code::PlannerMissing, "/request", detail));
             }
             Ok(None)
@@ -412,7 +412,7 @@ fn asks(kept: &Kept, answer: &Answer) -> Result<(), Refusal> {
     if *question == now {
         return Ok(());
     }
-    let detail = format!("the job does not ask question {question} any more, but {now}");
+    let detail = format!("the job no longer asks question {question}, but {now}");
     Err(Refusal::new(Code::JobNotWaiting, detail))
 }
 
@@ -552,7 +552,7 @@ async fn grant(
         ttl_s: GRANT_SECONDS,
     };
     let issued = inner.parts.registrar.grant_issue(&envelope, (Some(now), None)).await?;
-    let missing = || Refusal::new(Code::AuthorityMissing, "nobody here may issue approvals");
+    let missing = || Refusal::new(Code::AuthorityMissing, "this engine may not issue approvals");
     let grant = issued.ok_or_else(missing)?;
     let valid = validate(envelope, now)?;
     let result = json!({"job": job.id.to_string(), "approved_by": by}).to_string().into_bytes();

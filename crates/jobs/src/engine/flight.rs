@@ -153,7 +153,7 @@ async fn make(workspace: PathBuf) -> io::Result<()> {
 
 fn stopped_failure(late: bool) -> Failure {
     if late {
-        let message = "the step's time was over; its gear was stopped";
+        let message = "the step's time ended; its gear was stopped";
         Failure::new(FailureClass::Transient, "step_timeout", message)
     } else {
         Failure::new(FailureClass::UserError, "stopped", "the step was stopped")
@@ -225,7 +225,7 @@ pub(super) async fn resolve(
             }
             // It happened, and nobody knows what came of it. Asked again it would say the same.
             let (job, error) = (kept.job.id, ended.error.unwrap_or_default());
-            tracing::warn!(%job, step = to_run.step_id, error, "a gear knows of no fit result");
+            tracing::warn!(%job, step = to_run.step_id, error, "a gear has no valid result");
             None
         }
         // It may be tried again, as often as any other.
@@ -334,7 +334,7 @@ async fn taken(
         Output::Artifact(file) => (Map::new(), file),
         Output::With { value: Value::Object(value), file } => (value, file),
         Output::With { .. } => {
-            let text = "what goes with a file is an object";
+            let text = "a value beside a file must be an object";
             return Err(Failure::new(FailureClass::GearBug, "invalid_artifact", text));
         }
     };

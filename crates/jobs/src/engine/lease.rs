@@ -153,7 +153,7 @@ pub(super) async fn leave_in_time(inner: Arc<Inner>) {
             if late && *job.leave.borrow() == Leave::Stay {
                 tracing::error!(
                     job = job.no.0,
-                    "its claim could not be renewed: what runs is stopped"
+                    "a claim could not be renewed: its steps are stopped"
                 );
                 job.leave.send_replace(Leave::Lost);
             }

@@ -87,13 +87,13 @@ impl Metrics {
             let labels = vec![("action", action.clone())];
             breakers.get_or_create_owned(&labels).set(i64::try_from(place).unwrap_or(0));
         }
-        let help = "Jobs that ended here";
+        let help = "Jobs that ended in this engine";
         registry.register("semel_jobs", help, self.jobs.clone());
-        let help = "From the submission to the first claim";
+        let help = "Time from the submission to the first claim";
         registry.register("semel_job_wait_seconds", help, self.waits.clone());
-        let help = "What an attempt of a step took";
+        let help = "Duration of an attempt of a step";
         registry.register("semel_step_seconds", help, self.steps.clone());
-        registry.register("semel_workers_busy", "Jobs under way here", gauge(busy));
+        registry.register("semel_workers_busy", "Jobs that this engine is working on", gauge(busy));
         registry.register("semel_queue_depth", "Jobs that wait for a worker", gauge(waiting));
         let help = "0 closed, 1 open, 2 half-open";
         registry.register("semel_breaker_state", help, breakers);

@@ -100,7 +100,7 @@ pub(super) async fn tell(inner: Arc<Inner>) {
     loop {
         ticks.tick().await;
         if let Err(error) = inner.live().await {
-            tracing::warn!(error = error.chain(), "other engines do not hear of this one");
+            tracing::warn!(error = error.chain(), "the state of this engine could not be stored");
         }
     }
 }

@@ -103,7 +103,7 @@ impl Ride {
                 Ok(Advanced::Written) => break,
                 Ok(Advanced::Lost) => {
                     inner.metrics.lost();
-                    tracing::info!(job = %self.kept.job.id, "the job is somebody else's now");
+                    tracing::info!(job = %self.kept.job.id, "another worker has the job now");
                     return Err(Lost);
                 }
                 Err(StoreError::Stopped) => return Err(Lost),
@@ -111,7 +111,7 @@ impl Ride {
                 // sees what is there.
                 Err(error @ StoreError::Corrupt { .. }) => {
                     let (job, error) = (self.kept.job.id, error.chain());
-                    tracing::error!(%job, error, "a job is left");
+                    tracing::error!(%job, error, "a job cannot be continued");
                     return Err(Lost);
                 }
                 Err(error) => {
@@ -571,7 +571,11 @@ async fn note(inner: &Inner, to_run: &ToRun, run: Run) {
             }
         }
         Err(error) => {
-            tracing::warn!(action, error = error.chain(), "a breaker was not told of a run");
+            tracing::warn!(
+                action,
+                error = error.chain(),
+                "a run could not be counted for its breaker"
+            );
         }
     }
 }

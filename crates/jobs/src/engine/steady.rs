@@ -68,7 +68,10 @@ impl Inner {
     /// The clock of the database says so.
     pub(super) fn follow(&self, now: UnixMs) {
         if let Some(ahead_ms) = self.steady.compare(now) {
-            tracing::warn!(ahead_ms, "the clock of the database has stepped, or this host stood");
+            tracing::warn!(
+                ahead_ms,
+                "the clock of the database has stepped, or this host stood still"
+            );
             self.steady.step(ahead_ms);
         }
     }
@@ -86,7 +89,7 @@ async fn look(inner: &Inner, noted: &mut i64) -> Result<(), StoreError> {
     }
     let ahead_ms = inner.steady.compare(inner.parts.clock.wall()).unwrap_or(0);
     if ahead_ms.abs_diff(*noted) > u64::try_from(CLOCK_SLEW_MAX.as_millis()).unwrap_or(u64::MAX) {
-        tracing::warn!(ahead_ms, "the calendar has stepped: jobs go on by the time that passes");
+        tracing::warn!(ahead_ms, "the clock has stepped: jobs continue by elapsed time");
         let uptime = inner.parts.clock.uptime();
         let note = Calendar::new(ahead_ms, inner.now(), uptime.as_ref());
         inner.parts.store.note_calendar(note).await?;

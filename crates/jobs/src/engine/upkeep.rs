@@ -21,12 +21,12 @@ pub(super) async fn run(inner: Arc<Inner>) {
     loop {
         ticks.tick().await;
         if let Err(error) = once(&inner).await {
-            tracing::warn!(error = error.chain(), "upkeep was not done");
+            tracing::warn!(error = error.chain(), "upkeep failed");
         }
         match nightly(&inner, night).await {
             Ok(next) => night = next,
             Err(error) => {
-                tracing::warn!(error = error.chain(), "what is swept every night was not");
+                tracing::warn!(error = error.chain(), "the nightly sweep failed");
             }
         }
     }

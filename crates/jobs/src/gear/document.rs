@@ -243,7 +243,7 @@ fn action(name: &str, raw: RawAction, budget: &mut Budget) -> Result<Action, Inv
     for (which, schema) in [("params", Some(&params)), ("result", raw.result.as_ref())] {
         let checked = schema.map(|schema| Schema::read(schema, budget));
         if let Some(Err(error)) = checked {
-            return Err(invalid(&format!("{which} is no JSON Schema: {error}")));
+            return Err(invalid(&format!("{which} is not a JSON Schema: {error}")));
         }
     }
     Ok(Action {
@@ -290,7 +290,7 @@ fn permissions(raw: RawPermissions) -> Result<Permissions, Invalid> {
         &raw.publish,
     ];
     if lists.iter().any(|list| list.len() > GEAR_NAMES_MAX) {
-        return Err(Invalid(format!("permissions: {GEAR_NAMES_MAX} of a kind at most")));
+        return Err(Invalid(format!("permissions: at most {GEAR_NAMES_MAX} of a kind")));
     }
     for host in raw.network.iter().chain(&raw.private_network) {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);

@@ -59,12 +59,12 @@ pub fn told(found: &Result<Vec<Controller>, Unused>) -> String {
         }
         Ok(_) => format!(
             "{bounded} are bounded for all processes of a gear together; {each} for each of them, \
-             not in sum: its control group has no controller for that"
+             not for all together: its control group has no controller for that"
         ),
         Err(why) => {
             format!(
-                "memory and processor time are bounded for each process of a gear, not in sum: \
-                 {why}"
+                "memory and processor time are bounded for each process of a gear, not for all \
+                 together: {why}"
             )
         }
     }
@@ -185,7 +185,8 @@ impl Groups {
         if !self.has_complained.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 root = %self.root.display(), %error,
-                "a control group could not be {what}: limits hold for each process, not in sum"
+                "a control group could not be {what}: limits apply to each process, not to all \
+                 together"
             );
         }
     }

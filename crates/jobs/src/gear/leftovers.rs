@@ -26,7 +26,7 @@ pub fn purge(root: &Path, now: UnixMs) {
             Some(_) | None => false,
         };
         if is_over && is_old(&path, now) {
-            tracing::info!(name, "what an installation has left is removed");
+            tracing::info!(name, "the remains of an installation are removed");
             package::remove(&path);
         }
     }
@@ -42,7 +42,7 @@ fn purge_half_written(folder: &Path, now: UnixMs) {
             number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit())
         });
         if is_half && is_old(&path, now) {
-            tracing::info!(name, "a file that was not written to its end is removed");
+            tracing::info!(name, "an incomplete file is removed");
             // What cannot be removed is left for the next time.
             let _ = fs::remove_file(&path);
         }

@@ -339,7 +339,7 @@ fn read_folder(
     hash: &mut Sha256,
 ) -> Result<(), PackageError> {
     if depth > PACKAGE_DEPTH_MAX {
-        let why = "there are folders in folders without end";
+        let why = "folders are nested without end";
         return Err(PackageError::Unfit { path: from.to_owned(), why });
     }
     to.map_or(Ok(()), |to| make(to, 0o700))?;

@@ -69,7 +69,7 @@ impl Watch {
         async move {
             let told = over.wait_for(Option::is_some).await.ok().and_then(|told| told.clone());
             // Whoever looked is gone, which is no reason to let it go on unseen.
-            told.unwrap_or_else(|| limit("nobody looks at its files any more".to_owned()))
+            told.unwrap_or_else(|| limit("its files are not checked any more".to_owned()))
         }
     }
 }
@@ -117,7 +117,7 @@ fn look_at(place: &Place, unnamed: bool) -> io::Result<Found> {
     let all = bytes.saturating_add(unnamed::bytes(process, device)?);
     if all > place.bytes_max {
         let text = "its files have more than";
-        let text = format!("{text} {} MB with those that have no name", place.bytes_max >> 20);
+        let text = format!("{text} {} MB with those without a name", place.bytes_max >> 20);
         return Ok(Found::Over(text));
     }
     Ok(found)
@@ -150,7 +150,7 @@ pub(crate) fn told(error: io::Error, room: u64) -> io::Error {
     if error.kind() != io::ErrorKind::FileTooLarge || room >= ARTIFACT_BYTES_MAX {
         return error;
     }
-    let text = format!("the files of a job have {} MB at most", JOB_FILES_BYTES_MAX >> 20);
+    let text = format!("the files of a job have at most {} MB", JOB_FILES_BYTES_MAX >> 20);
     io::Error::new(io::ErrorKind::QuotaExceeded, text)
 }
 
@@ -242,7 +242,7 @@ impl Look {
                 }
                 Err(errno) => {
                     let error = io::Error::from(errno);
-                    let text = format!("a folder in it cannot be looked into: {error}");
+                    let text = format!("a folder in it cannot be read: {error}");
                     return Err(io::Error::new(error.kind(), text));
                 }
             };
@@ -276,7 +276,7 @@ impl Look {
             }
         }
         if self.levels.len() >= WORKSPACE_DEPTH_MAX && !left.is_empty() {
-            let text = format!("more than {WORKSPACE_DEPTH_MAX} folders are inside each other");
+            let text = format!("folders are nested more than {WORKSPACE_DEPTH_MAX} deep");
             return Ok(Some(text));
         }
         self.levels.push(Level { name, open: Some(folder), left });

@@ -35,7 +35,7 @@ pub enum Missing {
 
 /// A gear that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{gear}.{action}: its {which} is no JSON Schema: {detail}")]
+#[error("{gear}.{action}: its {which} is not a JSON Schema: {detail}")]
 pub struct BadSchema {
     gear: String,
     action: String,

@@ -114,7 +114,7 @@ impl Schema {
     fn checked(&self, document: &Value, work: usize) -> Result<(), String> {
         if work > SCHEMA_WORK_TOLD_MAX {
             let fits = self.validator.is_valid(document);
-            let text = "it is not what its schema says, and too large to say where";
+            let text = "it does not fit its schema, and is too large to say where";
             return if fits { Ok(()) } else { Err(text.to_owned()) };
         }
         let checked = self.validator.validate(document);
@@ -231,7 +231,7 @@ impl<'a> Prices<'a, '_> {
 
     fn field(&mut self, name: &'a str, inner: &'a Value, depth: usize) -> Result<Price, String> {
         if UNPRICED.contains(&name) {
-            return Err(format!("{name} is not possible here: what it costs is not bounded"));
+            return Err(format!("{name} is not possible here: its cost has no bound"));
         }
         match (name, inner) {
             ("$ref", Value::String(pointer)) => self.referred(pointer, depth + 1),
@@ -272,7 +272,7 @@ impl<'a> Prices<'a, '_> {
         // The validator would read a percent sign as the beginning of another character.
         let plain = pointer.strip_prefix('#').filter(|path| !path.contains('%'));
         let target = plain.and_then(|path| self.whole.pointer(path));
-        let target = target.ok_or_else(|| format!("{pointer:?} is no part of it"))?;
+        let target = target.ok_or_else(|| format!("{pointer:?} is not a part of it"))?;
         self.known.insert(pointer, None);
         let price = self.of(target, depth)?.below(pointer);
         self.known.insert(pointer, Some(price));
@@ -300,7 +300,7 @@ impl<'a> Prices<'a, '_> {
         let schema = serde_json::json!({"pattern": pattern});
         let fits = |(bytes, _): &&(usize, usize)| options(*bytes).build(&schema).is_ok();
         let Some((_, per_byte)) = PATTERN_SIZES.iter().find(fits) else {
-            return Err(format!("{pattern:?} is no pattern, or becomes too large"));
+            return Err(format!("{pattern:?} is not a pattern, or becomes too large"));
         };
         self.budget.patterns.insert(pattern.to_owned(), *per_byte);
         Ok(Price { per_byte: *per_byte, ..price })

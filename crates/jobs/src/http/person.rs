@@ -26,7 +26,7 @@ pub(super) async fn approve(mut call: Call<Jobs>) -> Result<Reply, Problem> {
     })?;
     let result = call.body.value("result");
     let question = call.body.number("question").ok_or_else(|| {
-        let detail = "say which question this answers: its number is with the job";
+        let detail = "name the question that this answers: the job shows its number";
         Problem::from(Refusal::at(Code::InvalidField, "/question", detail))
     });
     let answer = match call.body.text("answer").as_deref() {

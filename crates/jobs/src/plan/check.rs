@@ -33,7 +33,7 @@ pub fn check(plan: &Plan, gears: &Registry) -> Result<(), Refusal> {
         let earlier = |id: &str| places.get(id).is_some_and(|place| *place < group);
         for id in &step.depends_on {
             if !earlier(id) {
-                let detail = format!("{id:?} is no earlier step");
+                let detail = format!("{id:?} is not an earlier step");
                 return Err(invalid(at("depends_on"), detail));
             }
         }
@@ -93,7 +93,7 @@ fn check_references(
         match of_text(text) {
             Some(Ok(reference)) if earlier(reference.step) => {}
             Some(Ok(reference)) => {
-                return Err(invalid(at(), format!("{:?} is no earlier step", reference.step)));
+                return Err(invalid(at(), format!("{:?} is not an earlier step", reference.step)));
             }
             Some(Err(())) | None => {
                 return Err(invalid(at(), format!("{text:?} is not $ref:step:<id>[/pointer]")));
@@ -113,7 +113,7 @@ fn check_resources(plan: &Plan) -> Result<(), Refusal> {
             for resource in &plan.steps[number].resources {
                 if !touched.insert(resource) {
                     let at = format!("/steps/{number}/resources");
-                    let detail = format!("another step of its group touches {resource:?}, too");
+                    let detail = format!("another step of its group uses {resource:?}, too");
                     return Err(refuse(Code::ResourceConflict, at, detail));
                 }
             }

@@ -68,7 +68,7 @@ pub(crate) async fn resolve(
             }
             Err(none())
         }
-        Some(_) => Err(Problem::new(Code::InvalidField, "mode is resolve or show")),
+        Some(_) => Err(Problem::new(Code::InvalidField, "mode must be resolve or show")),
     }
 }
 

@@ -32,8 +32,8 @@ fn decides(registrar: &Registrar, domain: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = format!(
-        "this registrar does not decide over {domain}: the program does that keeps it in a file of \
-         its own, and is asked by its own socket"
+        "this registrar does not decide about {domain}: another program keeps that domain in a \
+         file of its own; call it on its own socket"
     );
     Err(Refusal::at(Code::InvalidField, "/domain", detail))
 }

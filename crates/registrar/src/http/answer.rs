@@ -30,7 +30,7 @@ pub(super) fn problem(problem: &Problem) -> Response {
 
 /// A path that has other methods than this one.
 pub(super) fn not_allowed(methods: &'static str) -> Response {
-    let detail = format!("this path has {methods}");
+    let detail = format!("this path accepts {methods}");
     let mut response = problem(&Problem::new(Code::MethodNotAllowed, detail));
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     response

@@ -141,12 +141,12 @@ pub async fn nightly(registrar: Arc<Registrar>, retention: RetentionDays) {
                 SWEEP_INTERVAL
             }
             Ok(Err(wait)) => {
-                tracing::info!(seconds = wait.as_secs(), "the clock has to settle before a sweep");
+                tracing::info!(seconds = wait.as_secs(), "a sweep waits until the clock is steady");
                 wait
             }
             Err(error) => {
                 let error = error.chain();
-                tracing::error!(error, "the registrar could not sweep; it is tried again");
+                tracing::error!(error, "the registrar could not sweep; trying again");
                 SWEEP_INTERVAL
             }
         };

@@ -133,7 +133,7 @@ impl Link {
         // A server that accepts and says nothing would be waited for without an end.
         let connect = self.reach.config.connect(self.reach.encryption.clone());
         let connect = tokio::time::timeout(self.answer_timeout, connect);
-        let silent = |_| StoreError::Unavailable { cause: "the server says nothing".into() };
+        let silent = |_| StoreError::Unavailable { cause: "the server does not answer".into() };
         let (client, mut connection) = connect.await.map_err(silent)??;
         let client = Arc::new(client);
         let listen = client.batch_execute(&self.listen);
@@ -158,7 +158,7 @@ impl Link {
                     self.tell(Heard::Notified(said.payload().to_owned())).await?;
                 }
                 Some(AsyncMessage::Notice(notice)) => {
-                    tracing::debug!(notice = chain(&notice), "the database remarks");
+                    tracing::debug!(notice = chain(&notice), "a remark of the database");
                 }
                 // What a later driver may add.
                 Some(_) => {}

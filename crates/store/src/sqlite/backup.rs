@@ -40,7 +40,7 @@ pub(super) fn backup_into(connection: &Connection, target: &Path) -> Result<(), 
     let copied = copy_into(connection, &file, name).map_err(|why| failed(&why)).and_then(|()| {
         // SQLite has opened it by its name.
         if !is_still(&file, &part) {
-            return Err(failed(&"somebody has put another file in its place"));
+            return Err(failed(&"another file was put in its place"));
         }
         let named = rustix::fs::renameat_with(CWD, &part, CWD, target, RenameFlags::NOREPLACE);
         named.map_err(|error| failed(&error))

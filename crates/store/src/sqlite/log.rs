@@ -142,7 +142,7 @@ impl Keeper {
             Ok(true) => {}
             Ok(false) => {
                 self.sums = None;
-                tracing::debug!(%name, "its log stays beside it: somebody else has it open");
+                tracing::debug!(%name, "its log stays beside it: another process has it open");
             }
             Err(error) => {
                 self.sums = None;

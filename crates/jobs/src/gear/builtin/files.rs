@@ -173,9 +173,9 @@ fn write(workspace: &Path, path: &str, params: &Value) -> Result<Value, Trouble>
     let bytes = match (super::text(params, "text"), super::text(params, "base64")) {
         (Some(text), None) => text.as_bytes().to_vec(),
         (None, Some(encoded)) => {
-            STANDARD.decode(encoded).map_err(|_| invalid("this is no base64"))?
+            STANDARD.decode(encoded).map_err(|_| invalid("this is not base64"))?
         }
-        (Some(_), Some(_)) | (None, None) => return Err(invalid("say text or base64")),
+        (Some(_), Some(_)) | (None, None) => return Err(invalid("give text or base64")),
     };
     names_of(path)?;
     beneath::make_private(workspace)?;
@@ -202,7 +202,7 @@ fn put(root: &OwnedFd, path: &str, content: &mut impl Read, room: u64) -> Result
     let (folder, name) = folder_of(root, path)?;
     match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile => {
-            let text = "there is something else than a plain file";
+            let text = "there is something other than a plain file";
             return Err(Trouble(FailureClass::UserError, "wrong_kind", text.to_owned()));
         }
         Ok(_) | Err(rustix::io::Errno::NOENT) => {}

@@ -54,7 +54,7 @@ impl Mesh {
         }
         let to = self.receiver(&call.action, &call.params);
         let (Some(to), Some(message)) = (to, call.params.get("message")) else {
-            return super::user_error("no_receiver", "say to whom, and what");
+            return super::user_error("no_receiver", "give a recipient and a message");
         };
         let Some(port) = &self.port else {
             let text = "this engine has no daemon of a mesh";

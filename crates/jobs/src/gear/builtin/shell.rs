@@ -92,7 +92,7 @@ impl Shell {
             return super::stopped();
         }
         if self.counts == Counts::Unbounded {
-            let message = "nothing on this host bounds how many processes the command starts";
+            let message = "this host does not limit the number of the command's processes";
             desk.report(Report::Log { message: message.to_owned(), side_effect: false });
         }
         let mut running = match self.start(call) {

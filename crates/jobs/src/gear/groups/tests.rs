@@ -114,12 +114,12 @@ fn what_is_written_follows_from_the_limits() {
 #[test]
 fn what_is_not_bounded_is_said() {
     let all = told(&Ok(Controller::ALL.to_vec()));
-    assert!(all.ends_with("together") && !all.contains("not in sum"), "{all}");
+    assert!(all.ends_with("together") && !all.contains("not for all together"), "{all}");
     let some = told(&Ok(vec![Controller::Pids]));
     assert!(some.starts_with("the number of processes are bounded for all"), "{some}");
     assert!(some.contains("memory and the share of the processor for each of them"), "{some}");
     let none = told(&Err(Unused::NoHierarchy));
-    assert!(none.contains("not in sum: this host has no control groups"), "{none}");
+    assert!(none.contains("not for all together: this host has no control groups"), "{none}");
 }
 
 /// A folder is no group: what is to be written is there to be read.

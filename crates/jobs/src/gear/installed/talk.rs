@@ -83,7 +83,7 @@ impl Worker {
                 heard = self.hear(), if !is_full => {
                     lines += 1;
                     if lines > GEAR_LINES_MAX {
-                        return Talked::Breach(bug("too_many_lines", "it says too much"));
+                        return Talked::Breach(bug("too_many_lines", "it writes too much"));
                     }
                     match heard {
                         Err(talked) => return talked,
@@ -103,7 +103,7 @@ impl Worker {
                     match self.say(&sub_job_ended(number, ended)) {
                         Said::Fine => {}
                         Said::TooLong => {
-                            let text = "a sub-job gave too much";
+                            let text = "a sub-job's result is too large";
                             return Talked::Breach(bug("sub_job_too_large", text));
                         }
                         Said::Unread => {
@@ -176,7 +176,7 @@ impl Worker {
                 Some(Talked::Error(failure))
             }
             FromGear::Result { .. } | FromGear::Resolved { .. } | FromGear::CreateSubJob { .. } => {
-                let text = "it said something that nobody asked for";
+                let text = "it sent something that was not requested";
                 Some(Talked::Breach(bug("protocol_violation", text)))
             }
         }
@@ -247,7 +247,7 @@ impl Worker {
             return Err("a file's name has a secret in it".to_owned());
         }
         if !is_plain(relative) {
-            return Err(format!("{path:?} is no file of the workspace"));
+            return Err(format!("{path:?} is not a file of the workspace"));
         }
         let wrong = |error: std::io::Error| format!("{path:?}: {error}");
         let opened = beneath::folder(&self.folder);
@@ -307,7 +307,7 @@ fn crashed(code: Option<i32>, words: &str) -> Failure {
     match code {
         // 128 and the number of the signal.
         Some(152) => {
-            let text = format!("it used up its time of the processor{words}");
+            let text = format!("it used up its processor time{words}");
             Failure::new(FailureClass::ResourceLimit, "cpu_limit", text)
         }
         Some(code @ 129..=192) => {

@@ -21,7 +21,8 @@ pub fn here() -> Value {
     let namespaces = enter_namespaces();
     let host = Host { is_root, ..Host::here() };
     let counted = !is_root || (namespaces.is_ok() && host.counts());
-    let count = if counted { Ok(()) } else { Err("root is not counted on this host".into()) };
+    let count =
+        if counted { Ok(()) } else { Err("root's processes are not counted on this host".into()) };
     let calls = confine::drop_capabilities();
     let files = calls.and_then(|()| confine::restrict_files(confine::Grounds::default()));
     let calls = confine::restrict_calls(false);
@@ -53,7 +54,7 @@ pub async fn missing(shim: &Path) -> std::io::Result<Vec<(Ability, String)>> {
     let why = |ability: &Ability| match found.get(ability.as_str()) {
         Some(Value::Bool(true)) => None,
         Some(Value::String(why)) => Some((*ability, why.clone())),
-        Some(_) | None => Some((*ability, "it could not be found out".to_owned())),
+        Some(_) | None => Some((*ability, "this could not be determined".to_owned())),
     };
     Ok(Ability::ALL.iter().filter_map(why).collect())
 }

@@ -89,7 +89,7 @@ impl Request {
         let repeatable = self.method.is_idempotent() || self.target.is_among(&settings.keyed_hosts);
         match repeatable || !keyed {
             true => Ok(self),
-            false => Err(format!("{} is not known to keep keys", self.target.host)),
+            false => Err(format!("{} is not one of the keyed_hosts", self.target.host)),
         }
     }
 }

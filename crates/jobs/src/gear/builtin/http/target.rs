@@ -54,7 +54,7 @@ impl Target {
         };
         let authority = uri.authority().ok_or("the address has no host")?;
         if authority.as_str().contains('@') {
-            return Err("a name and password do not belong into an address".to_owned());
+            return Err("a name and password do not belong in an address".to_owned());
         }
         let path_and_query = uri.path_and_query().map_or("/", |path| path.as_str());
         Ok(Self {
@@ -147,9 +147,9 @@ impl Request {
         for (name, value) in params.get("headers").and_then(Value::as_object).into_iter().flatten()
         {
             let header = HeaderName::from_bytes(name.as_bytes());
-            let header = header.map_err(|_| format!("{name:?} is no header"))?;
+            let header = header.map_err(|_| format!("{name:?} is not a header"))?;
             if OURS.contains(&header) || header == KEY {
-                return Err(format!("the header {header} is not yours to set"));
+                return Err(format!("the header {header} must not be set"));
             }
             let value = value.as_str().unwrap_or_default();
             let value = HeaderValue::from_str(value);
