@@ -73,7 +73,7 @@ pub enum HomeError {
         ours: u32,
     },
     /// A link where a folder or a private file of the home must be.
-    #[error("{} is a link, which somebody else may have put there", path.display())]
+    #[error("{} is a link, which another user may have put there", path.display())]
     Linked {
         /// The link.
         path: PathBuf,

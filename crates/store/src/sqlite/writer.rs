@@ -223,7 +223,7 @@ impl Thread {
                         catch_unwind(AssertUnwindSafe(|| job.committed())).is_ok()
                     };
                     if jobs.map(told).filter(|told| !told).count() > 0 {
-                        let cause = "who was to be told of a commit has panicked";
+                        let cause = "the receiver of a commit's result has panicked";
                         return self.stop(cause.into(), Vec::new());
                     }
                     keeper.after_commit(connection, commits, size);

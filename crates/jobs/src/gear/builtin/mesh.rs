@@ -63,7 +63,7 @@ impl Mesh {
         let sender = port.learn_sender().await;
         if sender.is_none() || call.via != sender {
             // Nothing was sent: what was written down of this attempt names somebody else.
-            let text = "the daemon of the mesh could not be asked who it is, or has changed";
+            let text = "the daemon of the mesh did not tell its member, or its member has changed";
             return Ended::Failed(Failure::new(FailureClass::Transient, "no_daemon", text));
         }
         match port.send(&to, message, &call.execution_id).await {

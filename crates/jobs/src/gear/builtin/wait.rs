@@ -17,7 +17,7 @@ impl Wait {
     pub fn new() -> Self {
         let most = u64::try_from(SLEEP_MAX.as_millis()).unwrap_or(u64::MAX);
         let ms = json!({"ms": {"type": "integer", "minimum": 0, "maximum": most}});
-        let sleep = super::action("Wait for so many milliseconds", ms, &["ms"]);
+        let sleep = super::action("Wait for this many milliseconds", ms, &["ms"]);
         Self(super::manifest("wait", [("sleep", sleep)]))
     }
 }

@@ -48,7 +48,7 @@ pub enum Unused {
     },
     /// They are somebody else's.
     #[error(
-        "the control group {} is not delegated to who runs here (systemd: Delegate=yes)",
+        "the control group {} is not delegated to this user (systemd: Delegate=yes)",
         folder.display()
     )]
     NotDelegated {
