@@ -37,16 +37,16 @@ usage: cargo xtask <command>
                    sessions with PostgreSQL are ended, or statements cancelled, all the time
   chaos --jobs N [--seed S] [--homes | --clocks]
                    two engines do N jobs while their sessions with PostgreSQL are ended every
-                   30 ms; what they did is counted outside. With --homes each has gears and secrets
+                   30 ms; an outside server counts the effects. With --homes each has gears and secrets
                    of its own, and one is killed for good; with --clocks only their clocks step
   damage [--trials N] [--seed S]
-                   damage copies of a home that was used, file by file; check that nothing is
-                   wrong without being told
+                   damage copies of a used home, file by file; check that the program reports every
+                   damage
   powerloss [--images N] [--seed S]
-                   cut the power anywhere in a recorded workload; look what the disk has left
-  deny             check licences, bans and sources of what is built (deny.toml)
+                   cut the power anywhere in a recorded workload; check what is left on the disk
+  deny             check licences, bans and sources of all dependencies (deny.toml)
   tidy             check the rules of the repository
-  gen [--check]    rewrite what is generated (or only say whether it is current)";
+  gen [--check]    rewrite generated files (or only say whether they are current)";
 
 /// Exit code for a command line that we do not understand, as shells and `clap` have it.
 const EXIT_USAGE: u8 = 2;
