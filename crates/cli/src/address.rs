@@ -25,7 +25,8 @@ const PASSWORDS_BYTES_MAX: u64 = 1 << 20;
 /// A file that says what an argument would.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct StoreFile {
-    /// File with the value of --store, readable by its owner only; without both, SEMEL_STORE counts
+    /// File with the value of --store, readable by its owner only; without both options,
+    /// SEMEL_STORE is used
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     store_file: Option<PathBuf>,
 }
@@ -37,8 +38,8 @@ pub(crate) struct LimiterArguments {
     /// memory]
     #[arg(long, value_name = "LIMITER")]
     limiter: Option<String>,
-    /// File with the value of --limiter, readable by its owner only; without both, SEMEL_LIMITER
-    /// counts
+    /// File with the value of --limiter, readable by its owner only; without both options,
+    /// SEMEL_LIMITER is used
     #[arg(long, value_name = "FILE", conflicts_with = "limiter")]
     limiter_file: Option<PathBuf>,
 }

@@ -15,7 +15,7 @@ use crate::print;
 use crate::system::{random, stopped};
 use process::World;
 
-/// Demonstrate on this machine what Semel promises, and kill its programs meanwhile
+/// Show on this machine that Semel keeps its promises while its programs are killed
 ///
 /// The demonstration uses a temporary folder and free ports; it touches nothing of yours.
 #[derive(Debug, clap::Args)]

@@ -93,8 +93,8 @@ pub(crate) struct Arguments {
     store_file: StoreFile,
     #[command(flatten)]
     limiter: LimiterArguments,
-    /// Days that the registrar keeps attempts, refusals and expired grants; it keeps for ever what
-    /// was used
+    /// Days that the registrar keeps attempts, refusals and expired grants; it keeps used keys and
+    /// grants for ever
     #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
     registrar_retention_days: u32,
     /// Run no job engine

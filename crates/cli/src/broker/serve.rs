@@ -67,8 +67,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(super) authority_file: Option<PathBuf>,
 
-    /// Days that the registrar keeps attempts, refusals and expired grants; it keeps for ever what
-    /// was used
+    /// Days that the registrar keeps attempts, refusals and expired grants; it keeps used keys and
+    /// grants for ever
     #[arg(long, value_name = "DAYS", default_value_t = RETENTION_DAYS_DEFAULT)]
     pub(super) registrar_retention_days: u32,
 
