@@ -37,8 +37,9 @@ usage: cargo xtask <command>
                    sessions with PostgreSQL are ended, or statements cancelled, all the time
   chaos --jobs N [--seed S] [--homes | --clocks]
                    two engines do N jobs while their sessions with PostgreSQL are ended every
-                   30 ms; an outside server counts the effects. With --homes each has gears and secrets
-                   of its own, and one is killed for good; with --clocks only their clocks step
+                   30 ms; an outside server counts the effects. With --homes each has gears and
+                   secrets of its own, and one is killed for good; with --clocks only their clocks
+                   step
   damage [--trials N] [--seed S]
                    damage copies of a used home, file by file; check that the program reports every
                    damage
