@@ -243,7 +243,7 @@ pub(super) async fn redis(address: &str) -> Finding {
         DecidedBy::Fallback => {
             let why = limiter.why_away().await.unwrap_or_else(|| "it does not answer".to_owned());
             let detail = format!("{}; brokers limit by themselves meanwhile", shown(&why));
-            let to_do = "check that the server runs, and check the address, the user and the password";
+            let to_do = "check that the server runs, and its address, user and password";
             Finding::problem(check, detail, to_do)
         }
     }
