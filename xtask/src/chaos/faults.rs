@@ -296,7 +296,7 @@ impl Faults {
         }
         for process in everybody(world) {
             if process.ended()?.is_some() {
-                process.start_again()?;
+                ended.extend(process.start_again()?);
             }
         }
         self.counts.ended_by_themselves.extend(ended);
@@ -355,7 +355,9 @@ impl Faults {
             Group::Daemons => self.counts.daemon_kills += 1,
             Group::Engines => self.counts.engine_kills += 1,
         }
-        victim.start_again()
+        let ended = victim.start_again()?;
+        self.counts.ended_by_themselves.extend(ended);
+        Ok(())
     }
 
     fn stop(&mut self, world: &World, group: Group) -> Result<()> {

@@ -73,7 +73,18 @@ impl Process {
     }
 
     /// Its store may be away, or end its sessions: then it does not start, and is started again.
-    pub(crate) fn start_again(&mut self) -> Result<()> {
+    /// One that starts only with a log that can be written ends by itself without: that is said.
+    pub(crate) fn start_again(&mut self) -> Result<Option<String>> {
+        let Err(error) = self.try_starts() else { return Ok(None) };
+        if self.stderr == Stderr::Log {
+            return Err(error);
+        }
+        self.stderr = Stderr::Log;
+        self.try_starts()?;
+        Ok(Some(format!("{}: it starts only where its log can be written", self.name)))
+    }
+
+    fn try_starts(&mut self) -> Result<()> {
         for _ in 1..STARTS_MAX {
             if self.start_once().is_ok() {
                 return Ok(());
