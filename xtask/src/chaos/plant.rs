@@ -72,7 +72,7 @@ impl Plant {
         match self {
             Self::Ack | Self::Drop | Self::Begin => "/violations/lost",
             Self::Dedupe => "/violations/duplicated",
-            Self::Settle => "/jobs/lost",
+            Self::Settle => "/lost",
             Self::Fence => "/jobs/overlapping",
             Self::Claim => "/twice",
             Self::Stderr => "/faults/ended_by_themselves",
@@ -84,14 +84,15 @@ impl Plant {
     pub(crate) fn storm(self) -> Option<Blow> {
         match self {
             Self::Begin => Some(Blow::Cancel),
-            Self::Ack | Self::Dedupe | Self::Drop | Self::Claim => None,
-            Self::Settle | Self::Fence | Self::Stderr | Self::Order => None,
+            Self::Order => Some(Blow::Terminate),
+            Self::Ack | Self::Dedupe | Self::Drop | Self::Fence | Self::Stderr => None,
+            Self::Settle | Self::Claim => None,
         }
     }
 
     /// So many jobs that engines fight for show it, instead of a usual run.
     pub(crate) fn jobs(self) -> Option<u64> {
-        (self == Self::Claim).then_some(JOBS)
+        matches!(self, Self::Claim | Self::Settle).then_some(JOBS)
     }
 
     /// The program with the bug in it. A wrapper tells the compiler, and only for the workspace:
