@@ -339,7 +339,8 @@ fn is_still(opened: &File, path: &Path) -> io::Result<bool> {
 /// Takes from others what they may not do with a private file. What cannot be changed (a volume
 /// that is mounted read-only) is read all the same.
 fn tighten(opened: &File, mode: u32, file: HomeFile, path: &Path) {
-    if file.is_private() {
+    // A link may lead to a device, which others need as it is.
+    if file.is_private() && opened.metadata().is_ok_and(|found| found.is_file()) {
         tighten_to(opened, mode, file.mode(), path);
     }
 }

@@ -183,6 +183,7 @@ impl Sqlite {
     pub fn open(options: &SqliteOptions) -> Result<Self, OpenError> {
         let options = &open::where_it_is(options);
         let path = &options.path;
+        open::refuse_no_file(path)?;
         let entry = lock::enter(path)?;
         // The log of somebody who has it open is no trace of a stop.
         let is_ours = entry.is_first();

@@ -26,7 +26,7 @@ fn a_timeout_leaves_nothing_of_a_gear_that_does_not_listen() {
     assert!(clock.monotonic() < STOPPED_IN + std::time::Duration::from_secs(2));
     let ended: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&ended["ended"], &ended["code"]), (&json!("uncertain"), &json!("stopped")));
-    assert_eq!(std::fs::read_dir(world.home().join("jobs/run")).unwrap().count(), 0);
+    assert_eq!(world.runs(), 0);
 }
 
 /// A host without memory must not lose its engine, and every job with it, for one gear.
@@ -92,7 +92,7 @@ fn folders_in_folders_without_end_are_removed() {
         // It is done before anybody looks how deep it is, or it is stopped.
         let ended = world.ended("dig", &json!({"levels": 20_000}), "600s");
         assert!(ended["ended"] == "done" || ended["code"] == "disk_limit", "{ended}");
-        assert_eq!(std::fs::read_dir(world.home().join("jobs/run")).unwrap().count(), 0);
+        assert_eq!(world.runs(), 0);
     }
 }
 

@@ -259,6 +259,17 @@ pub(super) fn make(path: &Path) -> Result<(), OpenError> {
     }
 }
 
+/// What is no plain file is no database: SQLite would take `/dev/null` for an empty one.
+pub(super) fn refuse_no_file(path: &Path) -> Result<(), OpenError> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file");
+            Err(OpenError::Io { path: path.to_owned(), source })
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Takes away what others may do with a database that was made before, or copied.
 pub(super) fn keep_private(path: &Path) {
     let Ok(found) = std::fs::metadata(path) else { return };

@@ -45,6 +45,20 @@ async fn a_file_is_for_its_owner_alone_also_one_that_was_not() {
     }
 }
 
+/// Such as `/dev/null`, which everybody else needs as it is.
+#[test]
+fn what_is_no_file_is_no_database_and_keeps_its_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    let (options, _) = options(folder.path());
+    let path = folder.path().join("items.db");
+    let _door = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    for purpose in [Purpose::Visit, Purpose::Serve] {
+        assert!(Sqlite::open(&SqliteOptions { purpose, ..options.clone() }).is_err());
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o666, "{purpose:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_statement_is_planned_once_whatever_is_bound() {
     let folder = tempfile::tempdir().unwrap();
