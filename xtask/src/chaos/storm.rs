@@ -30,9 +30,11 @@ impl Blow {
     fn statement(self) -> &'static str {
         match self {
             Self::Terminate => {
+                // A process whose first session never lives for long enough never starts.
                 "SELECT count(pg_terminate_backend(pid))
                    FROM (SELECT pid FROM pg_stat_activity
                           WHERE datname = current_database() AND application_name = 'semel'
+                            AND backend_start < now() - interval '500 ms'
                           ORDER BY random() LIMIT 1) AS one"
             }
             Self::Cancel => {

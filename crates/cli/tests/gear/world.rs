@@ -51,7 +51,7 @@ impl World {
 
     /// Folders of gears that run. A trial in a home that was not there takes with it what it made.
     pub(crate) fn runs(&self) -> usize {
-        std::fs::read_dir(self.home().join("jobs/run")).map_or(0, Iterator::count)
+        fs::read_dir(self.home().join("jobs/run")).map_or(0, Iterator::count)
     }
 
     pub(crate) fn gear(&self) -> PathBuf {

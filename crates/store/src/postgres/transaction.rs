@@ -45,11 +45,8 @@ pub(super) enum Kind {
 const IN_TRANSACTION: &str = "current_setting('semel.tx', true) = 'on'";
 
 /// BEGIN of a transaction whose statements do not wait for its answer.
-const BEGIN_UNSEEN: &str = crate::planted!(
-    "begin",
-    "BEGIN; SET LOCAL semel.tx = 'on'",
-    "BEGIN; SET semel.tx = 'on'"
-);
+const BEGIN_UNSEEN: &str =
+    crate::planted!("begin", "BEGIN; SET LOCAL semel.tx = 'on'", "BEGIN; SET semel.tx = 'on'");
 
 impl Kind {
     const fn begin(self) -> &'static str {
