@@ -96,6 +96,12 @@ pub(crate) fn run(
     plant: Option<Plant>,
     storm: Option<Blow>,
 ) -> Result<ExitCode> {
+    if let Some((plant, harness)) = plant.and_then(|plant| Some((plant, plant.test()?))) {
+        let is_caught = plant.fails(&harness)?;
+        let verdict = if is_caught { "caught" } else { "MISSED" };
+        println!("planted {}: {}: {verdict}", plant.name(), harness.name);
+        return Ok(success_if(is_caught));
+    }
     let program = match plant {
         Some(plant) => plant.build()?,
         None => {

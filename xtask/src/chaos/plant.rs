@@ -4,11 +4,13 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use super::storm::Blow;
 use crate::repo;
+use crate::servers::Servers;
 
 /// What is planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +46,15 @@ const ALL: [Plant; 9] = [
     Plant::Stderr,
     Plant::Order,
 ];
+
+/// A test that finds a planted bug.
+pub(crate) struct Harness {
+    package: &'static str,
+    pub(crate) name: &'static str,
+}
+
+const ACCEPT: Harness =
+    Harness { package: "semel-broker", name: "faults::an_accept_is_whole_or_not_there" };
 
 /// While sessions are ended every 30 ms, engines lose the answers to some of their claims.
 const JOBS: u64 = 5000;
@@ -95,22 +106,44 @@ impl Plant {
         matches!(self, Self::Claim | Self::Settle).then_some(JOBS)
     }
 
-    /// The program with the bug in it. A wrapper tells the compiler, and only for the workspace:
-    /// flags for everything would build every dependency again.
+    /// What no storm hits in minutes is hit by a test that puts every fault at every place.
+    pub(crate) fn test(self) -> Option<Harness> {
+        (self == Self::Begin).then_some(ACCEPT)
+    }
+
+    /// Whether that test fails in a build with the bug.
+    pub(crate) fn fails(self, harness: &Harness) -> Result<bool> {
+        let (_, mut build) = self.cargo(&["test", "--package", harness.package, "--no-run"])?;
+        repo::succeed(&mut build)?;
+        let servers = Servers::start()?;
+        let words = ["test", "--package", harness.package, "--test", "it", "--", harness.name];
+        let (_, mut test) = self.cargo(&words)?;
+        let status = test.envs(servers.environment()).status()?;
+        Ok(!status.success())
+    }
+
+    /// The program with the bug in it.
     pub(crate) fn build(self) -> Result<PathBuf> {
-        let target = repo::root().join("target").join("plant");
-        fs::create_dir_all(&target)?;
-        let wrapper = target.join(format!("rustc-{}", self.name()));
-        let script = format!("#!/bin/sh\nexec \"$@\" --cfg 'semel_plant=\"{}\"'\n", self.name());
-        fs::write(&wrapper, script)?;
-        fs::set_permissions(&wrapper, Permissions::from_mode(0o755))?;
-        let mut cargo = repo::cargo(&["build", "--package", "semel"]);
-        cargo.env("CARGO_TARGET_DIR", &target).env("RUSTC_WORKSPACE_WRAPPER", &wrapper);
+        let (target, mut cargo) = self.cargo(&["build", "--package", "semel"])?;
         repo::succeed(&mut cargo)?;
         let built = target.join("debug").join("semel");
         // The next plant is built to the same place.
         let kept = target.join(format!("semel-{}", self.name()));
         fs::copy(&built, &kept).context("the planted program was not built")?;
         Ok(kept)
+    }
+
+    /// Cargo in a folder of its own. A wrapper tells the compiler of the bug, and only for the
+    /// workspace: flags for everything would build every dependency again.
+    fn cargo(self, words: &[&str]) -> Result<(PathBuf, Command)> {
+        let target = repo::root().join("target").join("plant");
+        fs::create_dir_all(&target)?;
+        let wrapper = target.join(format!("rustc-{}", self.name()));
+        let script = format!("#!/bin/sh\nexec \"$@\" --cfg 'semel_plant=\"{}\"'\n", self.name());
+        fs::write(&wrapper, script)?;
+        fs::set_permissions(&wrapper, Permissions::from_mode(0o755))?;
+        let mut cargo = repo::cargo(words);
+        cargo.env("CARGO_TARGET_DIR", &target).env("RUSTC_WORKSPACE_WRAPPER", &wrapper);
+        Ok((target, cargo))
     }
 }
