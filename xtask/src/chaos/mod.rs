@@ -38,6 +38,7 @@ use faults::Faults;
 use jobs::{Deaf, Kinds, Load, Work};
 pub(crate) use jobs::{Outside, Trouble};
 use load::{Caller, Journal, Worker};
+use plant::Found;
 pub(crate) use plant::Plant;
 pub(crate) use storm::Blow;
 use storm::Storm;
@@ -83,6 +84,15 @@ struct Plan {
     keeps_traces: bool,
 }
 
+impl Plan {
+    fn new(program: PathBuf, minutes: u64, seed: u64, storm: Option<Blow>) -> Self {
+        eprintln!("xtask: seed {seed}, {minutes} minutes");
+        let length = Duration::from_secs(minutes * SECONDS_PER_MINUTE);
+        let (kills_min, cuts_min) = (minutes * FAULTS_PER_MINUTE, minutes * FAULTS_PER_MINUTE);
+        Self { program, seed, length, kills_min, cuts_min, storm, keeps_traces: true }
+    }
+}
+
 /// What a run came to.
 struct Outcome {
     report: Value,
@@ -96,40 +106,44 @@ pub(crate) fn run(
     plant: Option<Plant>,
     storm: Option<Blow>,
 ) -> Result<ExitCode> {
-    if let Some((plant, harness)) = plant.and_then(|plant| Some((plant, plant.test()?))) {
-        let is_caught = plant.fails(&harness)?;
-        let verdict = if is_caught { "caught" } else { "MISSED" };
-        println!("planted {}: {}: {verdict}", plant.name(), harness.name);
-        return Ok(success_if(is_caught));
-    }
-    let program = match plant {
-        Some(plant) => plant.build()?,
-        None => {
-            repo::succeed(&mut repo::cargo(&["build", "--package", "semel"]))?;
-            program()?
-        }
-    };
     let seed = seed.map_or_else(new_seed, Ok)?;
-    if let Some((plant, jobs)) = plant.and_then(|plant| Some((plant, plant.jobs()?))) {
-        eprintln!("xtask: seed {seed}, {jobs} jobs");
-        let (report, _) = jobs::run(&program, jobs, seed, Trouble::Sessions)?;
-        println!("{report}");
-        return Ok(success_if(is_caught(plant, &report)));
+    if let Some(plant) = plant {
+        return find(plant, minutes, seed, storm);
     }
-    let length = Duration::from_secs(minutes * SECONDS_PER_MINUTE);
-    eprintln!("xtask: seed {seed}, {minutes} minutes");
-    let (kills_min, cuts_min) = (minutes * FAULTS_PER_MINUTE, minutes * FAULTS_PER_MINUTE);
-    let keeps_traces = plant.is_none();
-    let storm = storm.or_else(|| plant.and_then(Plant::storm));
-    let plan = Plan { program, seed, length, kills_min, cuts_min, storm, keeps_traces };
-    let outcome = run_plan(&plan)?;
+    repo::succeed(&mut repo::cargo(&["build", "--package", "semel"]))?;
+    let outcome = run_plan(&Plan::new(program()?, minutes, seed, storm))?;
     println!("{}", human(&outcome.report));
     println!("{}", outcome.report);
-    let is_good = match plant {
-        None => outcome.is_clean,
-        Some(plant) => is_caught(plant, &outcome.report),
+    Ok(success_if(outcome.is_clean))
+}
+
+/// Builds the program with a bug in it. The bug must be found, and as what it is.
+fn find(plant: Plant, minutes: u64, seed: u64, storm: Option<Blow>) -> Result<ExitCode> {
+    let (report, finding) = match plant.found_by() {
+        Found::Test(harness) => {
+            let is_caught = plant.fails(harness)?;
+            let verdict = if is_caught { "caught" } else { "MISSED" };
+            println!("planted {}: {} fails: {verdict}", plant.name(), harness.name);
+            return Ok(success_if(is_caught));
+        }
+        Found::Jobs { finding, jobs } => {
+            eprintln!("xtask: seed {seed}, {jobs} jobs");
+            (jobs::run(&plant.build()?, jobs, seed, Trouble::Sessions)?.0, finding)
+        }
+        Found::Run { finding, storm: its } => {
+            let plan = Plan::new(plant.build()?, minutes, seed, storm.or(its));
+            (run_plan(&Plan { keeps_traces: false, ..plan })?.report, finding)
+        }
     };
-    Ok(success_if(is_good))
+    println!("{report}");
+    let found = match report.pointer(finding) {
+        Some(Value::Array(found)) => found.len() as u64,
+        Some(found) => found.as_u64().unwrap_or(0),
+        None => 0,
+    };
+    let verdict = if found > 0 { "caught" } else { "MISSED" };
+    println!("planted {}: {found} {finding}: {verdict}", plant.name());
+    Ok(success_if(found > 0))
 }
 
 fn success_if(is_good: bool) -> ExitCode {
@@ -144,18 +158,6 @@ pub(crate) fn run_jobs(jobs: u64, seed: Option<u64>, trouble: Trouble) -> Result
     let (report, is_clean) = jobs::run(&program()?, jobs, seed, trouble)?;
     println!("{report}");
     Ok(success_if(is_clean))
-}
-
-/// A planted bug must be found, and as what it is.
-fn is_caught(plant: Plant, report: &Value) -> bool {
-    let (name, finding) = (plant.name(), plant.finding());
-    let found = match report.pointer(finding) {
-        Some(Value::Array(found)) => found.len() as u64,
-        Some(found) => found.as_u64().unwrap_or(0),
-        None => 0,
-    };
-    println!("planted {name}: {found} {finding}: {}", if found > 0 { "caught" } else { "MISSED" });
-    found > 0
 }
 
 pub(crate) fn new_seed() -> Result<u64> {

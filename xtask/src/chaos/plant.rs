@@ -47,7 +47,18 @@ const ALL: [Plant; 9] = [
     Plant::Order,
 ];
 
-/// A test that finds a planted bug.
+/// What finds a planted bug, and as what.
+pub(crate) enum Found {
+    /// A usual run, perhaps under a storm: there is the violation in the report.
+    Run { finding: &'static str, storm: Option<Blow> },
+    /// So many jobs that engines fight for.
+    Jobs { finding: &'static str, jobs: u64 },
+    /// What no run hits in minutes: a test that puts every fault at every place.
+    Test(Harness),
+}
+
+/// A test that must fail in a build with the bug.
+#[derive(Clone, Copy)]
 pub(crate) struct Harness {
     package: &'static str,
     pub(crate) name: &'static str,
@@ -55,6 +66,10 @@ pub(crate) struct Harness {
 
 const ACCEPT: Harness =
     Harness { package: "semel-broker", name: "faults::an_accept_is_whole_or_not_there" };
+const MOVE: Harness = Harness {
+    package: "semel-jobs",
+    name: "faults::a_move_is_made_once_and_nobody_is_told_otherwise",
+};
 
 /// While sessions are ended every 30 ms, engines lose the answers to some of their claims.
 const JOBS: u64 = 5000;
@@ -78,41 +93,26 @@ impl Plant {
         }
     }
 
-    /// Where in the report the violation is that must be found.
-    pub(crate) fn finding(self) -> &'static str {
+    /// What finds it.
+    pub(crate) fn found_by(self) -> Found {
+        let usual = |finding| Found::Run { finding, storm: None };
         match self {
-            Self::Ack | Self::Drop | Self::Begin => "/violations/lost",
-            Self::Dedupe => "/violations/duplicated",
-            Self::Settle => "/lost",
-            Self::Fence => "/jobs/overlapping",
-            Self::Claim => "/twice",
-            Self::Stderr => "/faults/ended_by_themselves",
-            Self::Order => "/violations/out_of_order",
+            Self::Ack | Self::Drop => usual("/violations/lost"),
+            Self::Dedupe => usual("/violations/duplicated"),
+            Self::Fence => usual("/jobs/overlapping"),
+            Self::Stderr => usual("/faults/ended_by_themselves"),
+            Self::Order => {
+                let storm = Some(Blow::Terminate);
+                Found::Run { finding: "/violations/out_of_order", storm }
+            }
+            Self::Claim => Found::Jobs { finding: "/twice", jobs: JOBS },
+            Self::Begin => Found::Test(ACCEPT),
+            Self::Settle => Found::Test(MOVE),
         }
-    }
-
-    /// What the bug needs more of than there is in a usual run.
-    pub(crate) fn storm(self) -> Option<Blow> {
-        match self {
-            Self::Begin => Some(Blow::Cancel),
-            Self::Order => Some(Blow::Terminate),
-            Self::Ack | Self::Dedupe | Self::Drop | Self::Fence | Self::Stderr => None,
-            Self::Settle | Self::Claim => None,
-        }
-    }
-
-    /// So many jobs that engines fight for show it, instead of a usual run.
-    pub(crate) fn jobs(self) -> Option<u64> {
-        matches!(self, Self::Claim | Self::Settle).then_some(JOBS)
-    }
-
-    /// What no storm hits in minutes is hit by a test that puts every fault at every place.
-    pub(crate) fn test(self) -> Option<Harness> {
-        (self == Self::Begin).then_some(ACCEPT)
     }
 
     /// Whether that test fails in a build with the bug.
-    pub(crate) fn fails(self, harness: &Harness) -> Result<bool> {
+    pub(crate) fn fails(self, harness: Harness) -> Result<bool> {
         let (_, mut build) = self.cargo(&["test", "--package", harness.package, "--no-run"])?;
         repo::succeed(&mut build)?;
         let servers = Servers::start()?;
