@@ -72,6 +72,11 @@ mod tests {
 
     use super::*;
 
+    /// What mesh.md §7 says of one connection, of what each has beside the others, and of all.
+    const OWN: usize = 8 << 20;
+    const FREE: usize = 64 << 10;
+    const ALL: usize = 64 << 20;
+
     fn now(inbound: &Inbound, bytes: usize) -> Option<Taken> {
         inbound.room(bytes).now_or_never().flatten()
     }
@@ -79,33 +84,31 @@ mod tests {
     #[test]
     fn what_all_connections_hold_has_a_bound_and_each_has_room_of_its_own() {
         let all = all();
-        let most = SENDS_IN_FLIGHT_BYTES as usize;
-        let full = SENDS_IN_FLIGHT_ALL as usize / most;
+        let full = ALL / OWN;
         let greedy: Vec<Inbound> = (0..full).map(|_| Inbound::new(&all)).collect();
-        let mut taken: Vec<Taken> = greedy.iter().filter_map(|one| now(one, 10 * most)).collect();
+        let mut taken: Vec<Taken> = greedy.iter().filter_map(|one| now(one, 10 * OWN)).collect();
         assert_eq!((taken.len(), all.available_permits()), (full, 0));
         assert!(now(&greedy[0], 1).is_none(), "its own are used up");
         let other = Inbound::new(&all);
-        let small = now(&other, SENDS_IN_FLIGHT_FREE).expect("it waits for nobody");
+        let small = now(&other, FREE).expect("it waits for nobody");
         assert!(now(&other, 1).is_none(), "those of all are used up");
         // What waits has its turn as soon as somebody is answered.
         drop(taken.pop());
-        let large = now(&other, most - SENDS_IN_FLIGHT_FREE).expect("there is room");
+        let large = now(&other, OWN - FREE).expect("there is room");
         drop((small, large, taken));
-        assert_eq!(all.available_permits(), SENDS_IN_FLIGHT_ALL as usize);
+        assert_eq!(all.available_permits(), ALL);
         other.all_answered().now_or_never().expect("nothing is under way");
     }
 
     #[tokio::test]
     async fn whoever_waits_for_all_is_served_in_turn() {
         let all = all();
-        let most = SENDS_IN_FLIGHT_BYTES as usize;
         let connections: Vec<_> = (0..64).map(|_| Arc::new(Inbound::new(&all))).collect();
         let sending = connections.iter().map(|one| {
             let one = Arc::clone(one);
             tokio::spawn(async move {
                 for round in 0..50 {
-                    let taken = one.room(most / (1 + round % 3)).await.expect("room");
+                    let taken = one.room(OWN / (1 + round % 3)).await.expect("room");
                     tokio::task::yield_now().await;
                     drop(taken);
                 }
@@ -114,6 +117,6 @@ mod tests {
         for sent in sending.collect::<Vec<_>>() {
             sent.await.expect("nobody waits for ever");
         }
-        assert_eq!(all.available_permits(), SENDS_IN_FLIGHT_ALL as usize);
+        assert_eq!(all.available_permits(), ALL);
     }
 }
