@@ -312,6 +312,18 @@ mod tests {
     }
 
     #[test]
+    fn what_the_engines_list_and_nobody_accounts_for() {
+        let one = || vec!["a".to_owned()];
+        for (unfinished, strangers) in [(one(), Vec::new()), (Vec::new(), one())] {
+            let mut verdict = Verdict::default();
+            let counts = (unfinished.len() as u64, strangers.len() as u64);
+            verdict.add(unfinished, strangers);
+            assert!(!verdict.is_clean() && verdict.examples.len() == 1, "{verdict:?}");
+            assert_eq!((verdict.unfinished, verdict.undone_but_done), counts);
+        }
+    }
+
+    #[test]
     fn a_request_that_goes_on_after_its_cancel() {
         let confirmed = now();
         let cancelled = Some(confirmed);

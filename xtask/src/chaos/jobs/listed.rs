@@ -120,8 +120,85 @@ async fn name_of(engines: &[Client], id: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     use super::*;
+
+    /// An engine that lists these jobs, by id and name, one on a page.
+    async fn engine(jobs: &'static [(&'static str, &'static str)]) -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.unwrap());
+                }
+                let head = String::from_utf8(head).unwrap();
+                let path = head.split(' ').nth(1).unwrap();
+                let body = answer(jobs, path).to_string();
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
+                let text = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(text.as_bytes()).await.unwrap();
+            }
+        });
+        Client::tcp(address, "token")
+    }
+
+    fn answer(jobs: &[(&str, &str)], path: &str) -> Value {
+        if let Some((_, name)) = jobs.iter().find(|(id, _)| path == format!("/v1/jobs/{id}")) {
+            let url = format!("http://outside/{name}");
+            return json!({"plan": {"steps": [{"params": {"url": url}}]}});
+        }
+        let page = path.rsplit_once("&page=").map_or(0, |(_, page)| page.parse().unwrap());
+        let next = (page + 1 < jobs.len()).then(|| format!("/v1/jobs?limit=500&page={}", page + 1));
+        json!({"items": [{"id": jobs[page].0, "status": "completed"}], "next": next})
+    }
+
+    fn submitted(name: &str, said: Said) -> Submitted {
+        Submitted {
+            name: name.to_owned(),
+            said,
+            is_repeatable: false,
+            cancelled: None,
+            may_be_cancelled: false,
+            runs_granted: 0,
+            has_happened: false,
+            may_fail: false,
+        }
+    }
+
+    /// Each of them is wrong in its own way, or in none.
+    #[tokio::test]
+    async fn every_job_that_the_engines_list_is_judged() {
+        let engines = [engine(&[
+            ("1", "told"),
+            ("2", "told"),
+            ("3", "undone"),
+            ("4", "unknown"),
+            ("5", "unknown"),
+            ("6", "nobodys"),
+        ])
+        .await];
+        let all = listed(&engines, "").await.unwrap();
+        assert_eq!(all.len(), 6, "every page is read");
+        let submitted = [
+            submitted("told", Said::Accepted("1".to_owned())),
+            submitted("undone", Said::Undone),
+            submitted("unknown", Said::Unknown),
+        ];
+        let wrong = strangers(&engines, &all, &submitted).await;
+        assert_eq!(
+            wrong,
+            [
+                "told is there twice: 2",
+                "undone was said to be undone, and is there: 3",
+                "unknown is there twice: 5",
+                "nobodys was submitted by nobody: 6",
+            ]
+        );
+    }
 
     #[test]
     fn what_is_left_and_what_may_wait() {
