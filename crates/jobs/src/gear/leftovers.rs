@@ -69,6 +69,7 @@ fn is_old(path: &Path, now: UnixMs) -> bool {
 mod tests {
     use std::time::Duration;
 
+    use super::super::secrets::unfinished;
     use super::*;
 
     #[test]
@@ -92,9 +93,9 @@ mod tests {
             let file = fs::File::create(jobs.join(name)).expect("a file");
             file.set_modified(at(age)).expect("it has a time");
         };
-        half(".secrets.00112233445566ff", old);
-        half(".secrets.key.00112233445566ff", old);
-        half(".secrets.00112233445566fe", young);
+        half(&unfinished("secrets", u64::MAX), old);
+        half(&unfinished("secrets.key", 0), old);
+        half(&unfinished("secrets", 1), young);
         half("secrets", old);
         half("secrets.key", old);
         // Nobody has this number: it is more than there can be.
@@ -111,6 +112,6 @@ mod tests {
         assert_eq!(names(&run), [format!("{}-1", std::process::id()).as_str()]);
         let mut kept = names(&jobs);
         kept.retain(|name| jobs.join(name).is_file());
-        assert_eq!(kept, [".secrets.00112233445566fe", "secrets", "secrets.key"]);
+        assert_eq!(kept, [unfinished("secrets", 1).as_str(), "secrets", "secrets.key"]);
     }
 }

@@ -222,11 +222,16 @@ fn read_small(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, SecretError> {
     Ok(Some(bytes))
 }
 
+/// What a file is called until it is written to its end.
+pub(super) fn unfinished(name: &str, number: u64) -> String {
+    format!(".{name}.{number:016x}")
+}
+
 /// A file with its name, or the one before; on disk when this returns (trap 46).
 pub(crate) fn durable_write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|_| ErrorKind::Other)?;
-    let temporary = folder.join(format!(".{name}.{:016x}", u64::from_be_bytes(random)));
+    let temporary = folder.join(unfinished(name, u64::from_be_bytes(random)));
     let written = private(&temporary, true).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()?;
