@@ -19,10 +19,10 @@ use semel_wire::frame::{
     RequestFailed, Resolve, ResolveItem,
 };
 use serde_json::json;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::fill::Look;
-use self::line::{Heard, Writer, read};
+use self::line::{Heard, Writer, read, room};
 use super::arrivals::{self, Arrival, Room, Stored};
 use super::connect::Connection;
 use super::flight::{Errand, Failing, Flight};
@@ -30,8 +30,7 @@ use super::meter::Progress;
 use super::patience::Reach;
 use super::{Ask, Command, Ended, Link, LinkState, Loss, stopped};
 use crate::limits::{
-    HISTORY_PAGE, INBOUND_BYTES_MAX, INBOUND_MAX, OUTBOUND_MAX, PING_INTERVAL, RESOLVE_MAX,
-    SILENCE_MAX, WRITE_TIMEOUT,
+    HISTORY_PAGE, INBOUND_MAX, OUTBOUND_MAX, PING_INTERVAL, RESOLVE_MAX, SILENCE_MAX, WRITE_TIMEOUT,
 };
 use crate::marks::{Change, Settled};
 use crate::store::claim::{self, Unknown};
@@ -143,8 +142,7 @@ pub(super) async fn serve(
         stored,
     ));
     let (incoming, mut frames) = mpsc::channel(INBOUND_MAX);
-    let room = Arc::new(Semaphore::new(INBOUND_BYTES_MAX));
-    let reading = tokio::spawn(read(stream, incoming, early, room));
+    let reading = tokio::spawn(read(stream, incoming, early, room()));
     let (outgoing, writing) = mpsc::channel(OUTBOUND_MAX);
     let writer = Writer { sink, meter, clock: Arc::clone(&link.clock), left: leaving };
     let writing = tokio::spawn(writer.run(writing));

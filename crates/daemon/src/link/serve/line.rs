@@ -28,6 +28,11 @@ pub(super) struct Heard {
     pub(super) room: Room,
 }
 
+/// What frames may take together that were heard and are not handled.
+pub(super) fn room() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(INBOUND_BYTES_MAX))
+}
+
 /// Hands frames over in the order in which they came, until either end is gone; nothing more is
 /// read while there is no room. What makes no sense goes along: it is kept, and ends nothing.
 pub(super) async fn read(
@@ -117,16 +122,47 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn what_waits_to_be_handled_has_a_bound_in_bytes() {
+    /// Our end of a connection, and the broker's.
+    async fn line() -> (Source, WebSocketStream<tokio::io::DuplexStream>) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let ours: Box<dyn crate::dial::Stream> = Box::new(ours);
         let ours = WebSocketStream::from_raw_socket(ours, Role::Client, None).await;
-        let mut theirs = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
+        let theirs = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
+        (ours.split().1, theirs)
+    }
+
+    #[tokio::test]
+    async fn of_what_waits_to_be_handled_32_mib_are_held_and_no_more() {
+        let (ours, mut theirs) = line().await;
+        let room = room();
+        let (incoming, mut frames) = mpsc::channel(100);
+        let reading = tokio::spawn(read(ours, incoming, Vec::new(), Arc::clone(&room)));
+        let sending = tokio::spawn(async move {
+            for _ in 0..40 {
+                theirs.send(Message::Text("x".repeat(1 << 20).into())).await.expect("a reader");
+            }
+        });
+        let mut heard = Vec::new();
+        for _ in 0..32 {
+            heard.push(frames.recv().await.expect("there is room"));
+        }
+        assert_eq!(room.available_permits(), 0);
+        assert!(frames.recv().now_or_never().is_none(), "it would be too much");
+        drop(heard);
+        for _ in 32..40 {
+            frames.recv().await.expect("there is room");
+        }
+        sending.await.expect("everything is sent");
+        reading.await.expect("it ends");
+    }
+
+    #[tokio::test]
+    async fn what_waits_to_be_handled_has_a_bound_in_bytes() {
+        let (ours, mut theirs) = line().await;
         let room = Arc::new(Semaphore::new(1000));
         let (incoming, mut frames) = mpsc::channel(100);
         let early = vec![FromBroker::salvage(b"{}", 100)];
-        let reading = tokio::spawn(read(ours.split().1, incoming, early, Arc::clone(&room)));
+        let reading = tokio::spawn(read(ours, incoming, early, Arc::clone(&room)));
         for _ in 0..3 {
             theirs.send(Message::Text("x".repeat(600).into())).await.expect("a reader");
         }

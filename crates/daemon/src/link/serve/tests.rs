@@ -14,6 +14,7 @@ use semel_testkit::clock::SimClock;
 use semel_wire::features::Negotiated;
 use semel_wire::frame::{HelloAck, ResolveResult, Salvaged};
 use semel_wire::place::{BrokerPlace, Plain};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use super::*;
@@ -242,4 +243,29 @@ async fn a_broker_whose_store_has_gone_back_is_told_of() {
         let words = "the broker's store is older than a message that arrived here (message 7";
         assert_eq!(said.is_some_and(|said| said.starts_with(words)), went_back, "{next_seq}");
     }
+}
+
+#[test]
+fn a_broker_whose_store_has_gone_back_is_in_the_log() {
+    let known = Extent { store_epoch: "one".to_owned(), seq: 7 };
+    let logged = |next_seq| {
+        let ack = HelloAck {
+            member_id: UuidId::new(Uuid::from_u128(9)),
+            session_epoch: 2,
+            store_epoch: "one".to_owned(),
+            server_time: UnixMs(1),
+            next_seq,
+        };
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let writer = Arc::new(log.reopen().unwrap());
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+        let known = [Some(&known), None];
+        let told = tracing::subscriber::with_default(subscriber, || went_back(&ack, known));
+        assert_eq!(told.is_some(), next_seq == 7);
+        std::fs::read_to_string(log.path()).unwrap()
+    };
+    assert_eq!(logged(8), "");
+    let log = logged(7);
+    let words = "the broker's store is older than what has arrived here (message 7, ";
+    assert!(log.contains("ERROR") && log.contains(words), "{log}");
 }
