@@ -49,6 +49,34 @@ fn the_kernel_ends_a_gear_before_its_engine() {
     eventually(PATIENCE, "the end of them", || alive(&marker).is_empty());
 }
 
+/// Whoever only looks at a gear has no home afterwards that was not there before.
+#[test]
+fn a_trial_leaves_no_home_behind() {
+    let world = World::new();
+    let above = world.path().join("new");
+    let home = above.join("home");
+    let trial = |gear: &str, action: &[&str]| {
+        let words = ["gear", "test", gear, "--home", home.to_str().unwrap()];
+        world.semel(&[&words[..], action].concat(), "").status.success()
+    };
+    let (gives, crash) = (json!({"value": 1}).to_string(), stay(&world, "crash").to_string());
+    let gives = ["--action", "gives", "--params", &gives];
+    let crash = ["--action", "stay", "--params", &crash];
+    for (gear, action, succeeds) in [
+        ("hostile", &[][..], true),
+        ("hostile", &gives[..], true),
+        ("hostile", &crash[..], false),
+        ("nowhere", &[][..], false),
+    ] {
+        assert_eq!(trial(gear, action), succeeds, "{gear} {action:?}");
+        assert!(!above.exists(), "{gear} {action:?}");
+    }
+    // One that was there stays, and so does what is in it.
+    std::fs::create_dir_all(home.join("jobs")).unwrap();
+    assert!(trial("hostile", &gives));
+    assert!(home.join("jobs").exists() && !home.join("jobs/run").exists());
+}
+
 #[test]
 fn a_crash_and_a_result_leave_nothing_either() {
     for (how, expected) in [("crash", "uncertain"), ("result", "done")] {
