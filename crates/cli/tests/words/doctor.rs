@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::process::Signal;
-use semel_testkit::sqlite;
+use semel_testkit::{servers, sqlite};
 use serde_json::Value;
 
 use crate::program::{Up, semel, stderr, stdout};
@@ -213,6 +213,38 @@ fn a_table_of_the_registrar_that_is_gone_is_a_problem() {
         std::fs::rename(&kept, &path).unwrap();
     }
     assert_eq!(doctor(home, &[]).0, Some(0), "everything is as it was");
+}
+
+/// In the server's own words where it has any, and never with the password.
+#[test]
+fn why_redis_does_not_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    let of_redis = |address: &str| {
+        let (code, items) = doctor(&home, &["--limiter", address]);
+        let found = items.into_iter().find(|item| item["check"] == "Redis").unwrap();
+        let said = |name: &str| found[name].as_str().unwrap_or_default().to_owned();
+        (code, said("condition"), said("detail"), said("to_do"))
+    };
+    let redis = servers::redis();
+    let (code, condition, detail, _) = of_redis(&redis);
+    assert_eq!((code, condition.as_str()), (Some(0), "ok"), "{detail}");
+    let (_, place) = redis.rsplit_once('@').unwrap();
+    let look = "look whether the server runs, and at the address, user and password";
+    let secure = "use rediss://, or read semel explain plain_text_refused";
+    for (address, why, advice) in [
+        (format!("redis://:wr0ng@{place}"), "Password authentication failed", look),
+        (format!("redis://{place}"), "NOAUTH", look),
+        ("redis://:wr0ng@127.0.0.1:1".to_owned(), "refused", look),
+        ("redis://:wr0ng@192.0.2.1".to_owned(), "would be plain text", secure),
+        ("redis://:wr0ng@cache.example:6379".to_owned(), "would be plain text", secure),
+    ] {
+        let (code, condition, detail, to_do) = of_redis(&address);
+        assert_eq!((code, condition.as_str()), (Some(1), "problem"), "{address}: {detail}");
+        assert!(detail.contains(why), "{address}: {detail}");
+        assert_eq!(to_do, advice, "{address}: {detail}");
+        assert!(!detail.contains("wr0ng"), "{address}: {detail}");
+    }
 }
 
 /// Whoever follows the advice has no trouble that he did not have before.
