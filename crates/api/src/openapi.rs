@@ -1,4 +1,5 @@
-//! The OpenAPI 3.1 document, written from the table that the door finds its handlers in.
+//! The OpenAPI 3.1 document, written from the table that the door finds its handlers in. Every
+//! request and every answer that is a record is a component of its own.
 
 use std::collections::BTreeMap;
 
@@ -35,10 +36,13 @@ pub fn document(parts: &[Part]) -> String {
             more.push((name, schema));
         }
     }
+    let mut components = Components::default();
+    components.refer(schema::problem(&more));
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     for route in &facts {
         let verb = route.verb.as_str().to_lowercase();
-        paths.entry(route.path).or_default().insert(verb, operation(route));
+        let operation = components.refer(operation(route));
+        paths.entry(route.path).or_default().insert(verb, operation);
     }
     let document = json!({
         "openapi": "3.1.0",
@@ -49,7 +53,7 @@ pub fn document(parts: &[Part]) -> String {
         },
         "paths": paths,
         "components": {
-            "schemas": {"Problem": schema::problem(&more)},
+            "schemas": components.0,
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer",
                           "description": "Over TCP only; the socket needs none."},
@@ -58,6 +62,41 @@ pub fn document(parts: &[Part]) -> String {
         "security": [{}, {"token": []}],
     });
     document.to_string()
+}
+
+/// The records of the document, each once.
+#[derive(Default)]
+struct Components(BTreeMap<String, Value>);
+
+impl Components {
+    /// The same with a reference in the place of each record.
+    fn refer(&mut self, value: Value) -> Value {
+        match value {
+            Value::Array(items) => items.into_iter().map(|item| self.refer(item)).collect(),
+            Value::Object(fields) => {
+                let fields = fields.into_iter().map(|(name, value)| (name, self.refer(value)));
+                let fields = fields.collect();
+                self.keep(fields)
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
+        }
+    }
+
+    /// A field that is called like a record's name is a schema, and no text.
+    fn keep(&mut self, mut fields: Map<String, Value>) -> Value {
+        let Some(Value::String(name)) = fields.get(schema::NAME).cloned() else {
+            return fields.into();
+        };
+        fields.remove(schema::NAME);
+        let record = Value::Object(fields);
+        let known = self.0.entry(name.clone()).or_insert_with(|| record.clone());
+        assert!(*known == record, "{name} is the name of two records");
+        reference(&name)
+    }
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
 fn operation(route: &Facts) -> Value {
@@ -80,13 +119,16 @@ fn operation(route: &Facts) -> Value {
     if route.verb.has_body() {
         operation["requestBody"] = json!({
             "required": route.body.iter().any(|field| field.needed),
-            "content": {"application/json": {"schema": body(route.body)}},
+            "content": {"application/json": {"schema": body(route)}},
         });
     }
     operation
 }
 
 fn operation_id(route: &Facts) -> String {
+    if !route.name.is_empty() {
+        return route.name.to_owned();
+    }
     let words = route.path.split(|c: char| !c.is_ascii_alphanumeric());
     let words: Vec<_> = words.filter(|word| !word.is_empty() && *word != "v1").collect();
     format!("{}_{}", route.verb.as_str().to_lowercase(), words.join("_"))
@@ -102,20 +144,53 @@ fn parameter(field: &Field, place: &str) -> Value {
     })
 }
 
-fn body(fields: &[Field]) -> Value {
+/// Calls that read nothing have the same empty request.
+fn body(route: &Facts) -> Value {
+    let name = match route.body {
+        [] => "EmptyRequest".to_owned(),
+        [..] => format!("{}Request", type_name(&operation_id(route))),
+    };
     let property = |field: &Field| {
-        let mut schema = kind(field.kind);
+        let schema = kind(field.kind);
+        let mut schema = match field.needed {
+            true => schema,
+            false => or_null(schema, &format!("{name}{}", type_name(field.name))),
+        };
         schema["description"] = field.about.into();
         (field.name.to_owned(), schema)
     };
-    let properties: Map<String, Value> = fields.iter().map(property).collect();
-    let required: Vec<_> = fields.iter().filter(|field| field.needed).map(|f| f.name).collect();
-    json!({
+    let fields = route.body.iter();
+    let properties: Map<String, Value> = fields.clone().map(property).collect();
+    let required: Vec<_> = fields.filter(|field| field.needed).map(|f| f.name).collect();
+    let body = json!({
         "type": "object",
         "properties": properties,
         "required": required,
         "additionalProperties": false,
-    })
+    });
+    schema::named(&name, body)
+}
+
+/// `job_list` as types are called: `JobList`.
+fn type_name(id: &str) -> String {
+    let capital = |word: &str| {
+        let mut chars = word.chars();
+        let first = chars.next().map(|first| first.to_ascii_uppercase());
+        first.into_iter().chain(chars).collect::<String>()
+    };
+    id.split('_').map(capital).collect()
+}
+
+/// In a body `null` and absence mean the same. Words get a name of their own: without one,
+/// generators make a type of them, and another one of the same with `null`.
+fn or_null(mut schema: Value, name: &str) -> Value {
+    if schema["enum"].is_array() {
+        return json!({"anyOf": [schema::named(name, schema), {"type": "null"}]});
+    }
+    if let Some(one) = schema["type"].as_str() {
+        schema["type"] = json!([one, "null"]);
+    }
+    schema
 }
 
 fn kind(kind: Kind) -> Value {
@@ -168,7 +243,7 @@ fn responses(route: &Facts) -> Map<String, Value> {
         codes.entry(code.http()).or_default().push(code.as_str());
     }
     for (status, codes) in codes {
-        let schema = json!({"$ref": "#/components/schemas/Problem"});
+        let schema = reference("Problem");
         let description = format!("refused, for example with {}", codes.join(", "));
         let response = json!({
             "description": description,

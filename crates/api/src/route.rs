@@ -50,6 +50,9 @@ pub struct Route<S: 'static> {
     pub path: &'static str,
     /// What it does, for a person.
     pub about: &'static str,
+    /// What generated clients call it, noun first; its request has the same name. Without one it is
+    /// called after its verb and its path.
+    pub name: &'static str,
     /// What it reads of the head.
     pub headers: &'static [Field],
     /// What it reads of the query.
@@ -79,6 +82,7 @@ impl<S: 'static> Route<S> {
             verb,
             path,
             about,
+            name: "",
             headers: none,
             query: none,
             body: none,
@@ -109,6 +113,7 @@ impl<S: 'static> Route<S> {
             verb: self.verb,
             path: self.path,
             about: self.about,
+            name: self.name,
             headers: self.headers,
             query: self.query,
             body: self.body,
@@ -125,6 +130,7 @@ pub(crate) struct Facts {
     pub(crate) verb: Verb,
     pub(crate) path: &'static str,
     pub(crate) about: &'static str,
+    pub(crate) name: &'static str,
     pub(crate) headers: &'static [Field],
     pub(crate) query: &'static [Field],
     pub(crate) body: &'static [Field],

@@ -1,7 +1,25 @@
 //! Shapes of answers, for the OpenAPI document: what parts write their schemas with. Tests of live
 //! answers compare them.
+//!
+//! A record carries its name as the schema's `title`; the document keeps it under that name, once,
+//! and refers to it wherever it is used (`openapi`). Whoever generates a client gets a type of
+//! that name.
 
 use serde_json::{Map, Value, json};
+
+/// Where a schema carries the name of its record.
+pub(crate) const NAME: &str = "title";
+
+/// The same shape with a name of its own.
+pub fn named(name: &str, mut schema: Value) -> Value {
+    schema[NAME] = name.into();
+    schema
+}
+
+/// A record: an object with a name.
+pub fn record(name: &str, fields: &[(&str, Value)]) -> Value {
+    named(name, object(fields))
+}
 
 /// An object with these fields; those whose names end in `?` may be missing.
 pub fn object(fields: &[(&str, Value)]) -> Value {
@@ -68,14 +86,29 @@ pub fn maybe_object() -> Value {
     json!({"type": ["object", "null"]})
 }
 
+/// The document itself.
+pub fn openapi() -> Value {
+    named("OpenApiDocument", any_object())
+}
+
 /// Several of the same.
 pub fn array(item: Value) -> Value {
     json!({"type": "array", "items": item})
 }
 
-/// A page of a list, as [`crate::page::Page`] writes it.
+/// An object of the same under any names.
+pub fn map_of(item: Value) -> Value {
+    json!({"type": "object", "additionalProperties": item})
+}
+
+/// A page of a list, as [`crate::page::Page`] writes it. A list of records has a name, too.
 pub fn list_of(item: Value) -> Value {
-    object(&[("items", array(item)), ("next", maybe_text())])
+    let name = item[NAME].as_str().map(|name| format!("{name}List"));
+    let list = object(&[("items", array(item)), ("next", maybe_text())]);
+    match name {
+        Some(name) => named(&name, list),
+        None => list,
+    }
 }
 
 /// RFC 9457, with what parts add to it.
@@ -89,5 +122,5 @@ pub(crate) fn problem(more: &[(&'static str, Value)]) -> Value {
         ("pointer?", text()),
     ];
     fields.extend(more.iter().cloned());
-    object(&fields)
+    record("Problem", &fields)
 }

@@ -23,7 +23,7 @@ use crate::field::{Field, Kind};
 use crate::part::{Part, State};
 use crate::problem::Problem;
 use crate::route::{Answer, Call, Reply, Route, Verb};
-use crate::schema::{any_object, object, text};
+use crate::schema::{any_object, named, record, text};
 use crate::{Api, ApiOptions};
 
 const SMALL: usize = 100;
@@ -48,7 +48,8 @@ impl State for Echo {
 }
 
 fn said() -> Value {
-    object(&[("verb", text()), ("id", text()), ("plan", any_object())])
+    let plan = named("Plan", any_object());
+    record("Said", &[("verb", text()), ("id", text()), ("plan", plan)])
 }
 
 fn reply(verb: &str, call: &Call<Echo>, plan: Option<Value>) -> Reply {
@@ -85,6 +86,7 @@ const ECHO: &[Route<Echo>] = &[
     },
     Route {
         body: &[Field::needed("plan", Kind::Any, "any document")],
+        name: "echo_large",
         body_bytes_max: Some(1 << 10),
         answers: &[Answer::json(200, "done", said)],
         ..Route::post("/v1/echo/large", "Does more", |mut call| {
@@ -288,6 +290,19 @@ async fn one_document_names_the_calls_of_all_parts() {
     assert_eq!(problem["properties"]["held_by"]["type"], "string");
     assert!(!problem["required"].as_array().expect("names").contains(&json!("held_by")));
     let gone = &document["paths"]["/v1/echo/{id}"]["delete"];
+    // A record is there once, under its name, and without one in the places where it is used.
+    let records = &document["components"]["schemas"];
+    let names: Vec<&String> = records.as_object().expect("records").keys().collect();
+    let requests = ["EchoLargeRequest", "PostEchoRequest"];
+    assert_eq!(names, [requests[0], "Plan", requests[1], "Problem", "Said"]);
+    let at = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
+    assert_eq!(records["Said"]["properties"]["plan"], at("Plan"));
+    assert_eq!(records["Plan"], json!({"type": "object"}));
+    let large = &document["paths"]["/v1/echo/large"]["post"];
+    assert_eq!(large["operationId"], "echo_large");
+    assert_eq!(large["requestBody"]["content"]["application/json"]["schema"], at(requests[0]));
+    assert_eq!(large["responses"]["200"]["content"]["application/json"]["schema"], at("Said"));
+
     assert!(gone["requestBody"].is_null() && gone["responses"]["204"]["content"].is_null());
     let mut registry = prometheus_client::registry::Registry::default();
     served.ask("GET", "/v1/echo/secret", b"").await;

@@ -39,7 +39,10 @@ impl State for Jobs {
     }
 
     fn problem_fields() -> Vec<(&'static str, Value)> {
-        vec![("job_id?", semel_api::schema::text())]
+        vec![
+            ("job_id?", semel_api::schema::text()),
+            ("jobs?", semel_api::schema::array(schema::taken())),
+        ]
     }
 }
 
@@ -90,6 +93,7 @@ const SUBMIT_PROBLEMS: &[Code] = &[
 
 const ROUTES: &[Route<Jobs>] = &[
     Route {
+        name: "job_submit",
         headers: &[Field::new("idempotency-key", Kind::Id, "the job is made once under this key")],
         body: &[
             Field::new("request", Kind::Text { bytes_max: REQUEST_BYTES_MAX }, "the task in words"),
@@ -111,6 +115,7 @@ const ROUTES: &[Route<Jobs>] = &[
         ..Route::post("/v1/jobs", "Submits a job", |call| Box::pin(submit::submit(call)))
     },
     Route {
+        name: "job_list",
         query: &[
             Field::new("status", STATUS, "only jobs with this status"),
             Field::new("class", CLASS, "only failed jobs of this class"),
@@ -126,6 +131,7 @@ const ROUTES: &[Route<Jobs>] = &[
         ..Route::get("/v1/jobs", "Lists jobs", |call| Box::pin(look::list(call)))
     },
     Route {
+        name: "job_patterns",
         query: &[Field::new(
             "minutes",
             Kind::Number { min: 1, max: 60 * 24 * 30 },
@@ -137,6 +143,7 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        name: "job_retry_class",
         body: &[Field::needed("class", CLASS, "repeat the failed jobs of this class")],
         answers: &[Answer::json(200, "the new jobs", schema::retried)],
         problems: &[Code::InsufficientStorage],
@@ -145,11 +152,13 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        name: "job_show",
         answers: &[Answer::json(200, "the job", schema::whole)],
         problems: &[Code::JobNotFound],
         ..Route::get("/v1/jobs/{id}", "Shows a job", |call| Box::pin(look::show(call)))
     },
     Route {
+        name: "job_events",
         headers: &[LAST_EVENT_ID],
         query: &[AFTER],
         answers: &[Answer::events("events of the job; the stream ends with the job")],
@@ -159,6 +168,7 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        name: "job_artifact",
         query: &[Field::needed("sha256", HASH, "the file's hash, 64 lower-case hex digits")],
         answers: &[Answer::file("the file")],
         problems: &[Code::JobNotFound, Code::ArtifactNotFound, Code::TooManyStreams],
@@ -167,6 +177,7 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        name: "job_approve",
         body: &[
             Field::needed("plan_hash", NAME, "the hash of the approved plan"),
             Field::new(
@@ -197,6 +208,7 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        name: "job_reject",
         body: &[REASON],
         answers: &[Answer::json(200, "the job was cancelled", schema::moved)],
         problems: &[Code::JobNotFound, Code::JobNotWaiting, Code::InsufficientStorage],
@@ -205,6 +217,7 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        name: "job_cancel",
         body: &[REASON],
         answers: &[Answer::json(200, "the job was cancelled", schema::moved)],
         problems: &[Code::JobNotFound, Code::JobEnded, Code::InsufficientStorage],
@@ -213,6 +226,7 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        name: "job_retry",
         answers: &[Answer::json(201, "a new job repeats it", schema::taken)],
         problems: &[
             Code::JobNotFound,
@@ -225,10 +239,12 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        name: "breaker_list",
         answers: &[Answer::json(200, "breakers by name", schema::breakers)],
         ..Route::get("/v1/breakers", "Lists breakers", |call| Box::pin(look::breakers(call)))
     },
     Route {
+        name: "breaker_close",
         body: &[Field::needed("action", NAME, "the action, as gear.action")],
         answers: &[Answer::json(200, "the breaker is closed", schema::closed)],
         problems: &[Code::BreakerNotFound, Code::InsufficientStorage],
@@ -237,12 +253,14 @@ const ROUTES: &[Route<Jobs>] = &[
         })
     },
     Route {
+        name: "gear_list",
         answers: &[Answer::json(200, "gears by name", schema::gears)],
         ..Route::get("/v1/gears", "Lists gears and their actions", |call| {
             Box::pin(look::gears(call))
         })
     },
     Route {
+        name: "gear_refresh",
         answers: &[Answer::json(200, "gears by name, after the reload", schema::gears)],
         ..Route::post("/v1/gears/refresh", "Reloads the gears that are installed now", |call| {
             Box::pin(look::gears_refresh(call))

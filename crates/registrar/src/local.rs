@@ -68,6 +68,7 @@ const NOT_REGISTERED: &[Code] = &[
 
 const ROUTES: &[Route<Registrar>] = &[
     Route {
+        name: "grant_issue",
         body: &[
             ENVELOPE,
             Field::new("not_before", Kind::Time, "start of validity; default: now"),
@@ -83,6 +84,7 @@ const ROUTES: &[Route<Registrar>] = &[
         ..Route::post(GRANTS, "Allows a request, once", |call| Box::pin(grant_issue(call)))
     },
     Route {
+        name: "grant_list",
         query: &[
             DOMAIN,
             Field::new(
@@ -96,6 +98,7 @@ const ROUTES: &[Route<Registrar>] = &[
         ..Route::get(GRANTS, "Lists grants of a domain", |call| Box::pin(grant_list(call)))
     },
     Route {
+        name: "grant_revoke",
         answers: &[Answer::empty(204, "the grant is revoked")],
         problems: &[
             Code::NotFound,
@@ -108,6 +111,7 @@ const ROUTES: &[Route<Registrar>] = &[
         })
     },
     Route {
+        name: "effect_register",
         body: ATTEMPT,
         body_bytes_max: Some(BODY_BYTES_MAX),
         answers: REGISTERED,
@@ -115,6 +119,7 @@ const ROUTES: &[Route<Registrar>] = &[
         ..Route::post("/v1/effects", "Registers an effect, once", |call| Box::pin(register(call)))
     },
     Route {
+        name: "effect_resolve",
         query: &[Field::new(
             "mode",
             Kind::Word(&["resolve", "show"]),
@@ -127,6 +132,7 @@ const ROUTES: &[Route<Registrar>] = &[
         })
     },
     Route {
+        name: "effect_verify",
         body: &[
             Field::needed("verdict", Kind::Word(&["passed", "failed"]), "the verdict"),
             Field::new("note", Kind::Name { bytes_max: NOTE_BYTES_MAX }, "the findings, in words"),
@@ -144,6 +150,7 @@ const ROUTES: &[Route<Registrar>] = &[
         })
     },
     Route {
+        name: "effect_compensate",
         body: ATTEMPT,
         body_bytes_max: Some(BODY_BYTES_MAX),
         answers: REGISTERED,
@@ -155,6 +162,7 @@ const ROUTES: &[Route<Registrar>] = &[
         )
     },
     Route {
+        name: "gate_show",
         query: &[DOMAIN],
         answers: &[Answer::json(200, "the gate's state", schema::gate)],
         ..Route::get(
@@ -164,6 +172,7 @@ const ROUTES: &[Route<Registrar>] = &[
         )
     },
     Route {
+        name: "gate_set",
         body: &[
             DOMAIN,
             Field::needed("action", Kind::Word(&["open", "hold"]), "open or hold the gate"),
@@ -176,6 +185,7 @@ const ROUTES: &[Route<Registrar>] = &[
         })
     },
     Route {
+        name: "audit_list",
         query: &[
             Field::needed("ledger", Kind::Word(&["attempts", "failures"]), "which ledger"),
             Field::new(
@@ -194,6 +204,7 @@ const ROUTES: &[Route<Registrar>] = &[
         ..Route::get(AUDIT, "Shows attempts or refusals", |call| Box::pin(audit(call)))
     },
     Route {
+        name: "ledger_sweep",
         body: &[Field::needed(
             "older_than_days",
             Kind::Number { min: RETENTION_DAYS_MIN as i64, max: RETENTION_DAYS_MAX as i64 },

@@ -2,6 +2,8 @@
 //! missing. Whatever comes, the answer has a status that the document names for that call, the body
 //! that it names for that status, and nothing falls over.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -39,6 +41,7 @@ pub async fn fuzz<S>(document: &Value, fuzz: &Fuzz<'_>, connect: impl AsyncFn() 
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let document = spelt_out(document, document);
     let paths = document["paths"].as_object().expect("paths");
     let mut operations = Vec::new();
     for (path, verbs) in paths.iter().filter(|(path, _)| (fuzz.asks)(path)) {
@@ -60,11 +63,58 @@ where
             continue;
         }
         let what = String::from_utf8_lossy(&bytes[..bytes.len().min(700)]).into_owned();
-        judge(&said, operation, document, &what);
+        judge(&said, operation, &what);
         fuzzed.judged += 1;
         fuzzed.well += u32::from(said.status < 300);
     }
     fuzzed
+}
+
+/// Every call has a name, and every request and every answer in JSON is a record that has one:
+/// whoever generates a client gets types with names. Panics over the first that has not.
+pub fn has_names(document: &Value) {
+    let is_record = |schema: &Value| {
+        let name = schema["$ref"].as_str().and_then(|to| to.strip_prefix(COMPONENTS));
+        name.is_some_and(|name| document["components"]["schemas"][name]["type"] == "object")
+    };
+    let mut names = BTreeSet::new();
+    for (path, verbs) in document["paths"].as_object().expect("paths") {
+        for (verb, operation) in verbs.as_object().expect("verbs") {
+            let name = operation["operationId"].as_str().expect("a name");
+            assert!(names.insert(name), "{name} is the name of two calls");
+            let of_path = format!("{verb}_");
+            assert!(!name.starts_with(&of_path), "{verb} {path} has no name of its own");
+            let asked = &operation["requestBody"];
+            let answered = operation["responses"].as_object().expect("answers").values();
+            let bodies = answered.chain([asked]).filter_map(|body| body["content"].as_object());
+            for (content, body) in bodies.flatten().filter(|(content, _)| content.ends_with("json"))
+            {
+                assert!(is_record(&body["schema"]), "{verb} {path}: {content} has no name: {body}");
+            }
+        }
+    }
+}
+
+/// Where records are, as references say it.
+const COMPONENTS: &str = "#/components/schemas/";
+
+/// The same with every record in the places that refer to it.
+fn spelt_out(value: &Value, document: &Value) -> Value {
+    let name = value["$ref"].as_str().and_then(|to| to.strip_prefix(COMPONENTS));
+    match (name, value) {
+        (Some(name), _) => spelt_out(&document["components"]["schemas"][name], document),
+        (None, Value::Array(items)) => items.iter().map(|item| spelt_out(item, document)).collect(),
+        (None, Value::Object(fields)) => {
+            fields.iter().map(|(name, value)| (name.clone(), spelt_out(value, document))).collect()
+        }
+        (None, Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => value.clone(),
+    }
+}
+
+/// What a value of this schema is, unless it is null.
+fn type_of(schema: &Value) -> &str {
+    let one = schema["type"].as_str();
+    one.or_else(|| schema["type"][0].as_str()).unwrap_or("object")
 }
 
 impl Dice {
@@ -73,10 +123,11 @@ impl Dice {
         if let Some(value) = hint(self, name) {
             return value;
         }
+        let schema = schema["anyOf"].get(0).unwrap_or(schema);
         if let Some(words) = schema["enum"].as_array() {
             return words[self.below(words.len())].clone();
         }
-        match schema["type"].as_str().unwrap_or("object") {
+        match type_of(schema) {
             "integer" => {
                 let (min, max) = (
                     schema["minimum"].as_i64().expect("a schema of ours"),
@@ -246,7 +297,7 @@ fn fits(value: &Value, schema: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn judge(said: &Said, operation: &Value, document: &Value, what: &str) {
+fn judge(said: &Said, operation: &Value, what: &str) {
     let response = &operation["responses"][said.status.to_string()];
     assert!(response.is_object(), "{} is not documented: {what}: {said:?}", said.status);
     assert!(said.status < 500 || [503, 507].contains(&said.status), "{what}: {said:?}");
@@ -257,10 +308,6 @@ fn judge(said: &Said, operation: &Value, document: &Value, what: &str) {
     let schema = &response["content"][content]["schema"];
     assert!(schema.is_object(), "{content} is not documented: {what}");
     if content.ends_with("json") {
-        let schema = match schema["$ref"].as_str() {
-            Some(_) => &document["components"]["schemas"]["Problem"],
-            None => schema,
-        };
         fits(&said.json(), schema).unwrap_or_else(|why| panic!("{what}: {why}"));
     }
 }

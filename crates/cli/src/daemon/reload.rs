@@ -97,6 +97,7 @@ pub(super) fn part(reloader: Arc<Reloader>) -> Part {
 }
 
 const ROUTES: &[Route<Reloader>] = &[Route {
+    name: "reload",
     answers: &[Answer::json(200, "the configuration was reloaded", reloaded)],
     problems: &[Code::SocketOnly, Code::ConfigRefused],
     ..Route::post("/v1/reload", "Reloads the configuration; only over the socket", |call| {
@@ -105,7 +106,7 @@ const ROUTES: &[Route<Reloader>] = &[Route {
 }];
 
 fn reloaded() -> Value {
-    schema::object(&[("needs_restart", schema::array(schema::text()))])
+    schema::record("Reloaded", &[("needs_restart", schema::array(schema::text()))])
 }
 
 /// Whoever has only a token does not decide whom the daemon trusts.

@@ -23,14 +23,17 @@ pub(super) fn part(engine: Arc<Engine>) -> Part {
 
 const ROUTES: &[Route<Alone>] = &[
     Route {
+        name: "version",
         answers: &[Answer::json(200, "the version", versioned)],
         ..Route::get("/v1/version", "Shows the engine's version", |call| Box::pin(version(call)))
     },
     Route {
+        name: "health",
         answers: &[Answer::json(200, "the engine's state", healthy)],
         ..Route::get("/v1/health", "Shows the engine's state", |call| Box::pin(health(call)))
     },
     Route {
+        name: "metrics",
         answers: &[Answer {
             status: 200,
             content: OPENMETRICS,
@@ -40,13 +43,14 @@ const ROUTES: &[Route<Alone>] = &[
         ..Route::get("/v1/metrics", "Shows metrics", |call| Box::pin(metrics(call)))
     },
     Route {
-        answers: &[Answer::json(200, "OpenAPI 3.1", schema::any_object)],
+        name: "openapi",
+        answers: &[Answer::json(200, "OpenAPI 3.1", schema::openapi)],
         ..Route::get("/v1/openapi.json", "This document", |call| Box::pin(openapi(call)))
     },
 ];
 
 fn versioned() -> Value {
-    schema::object(&[("engine_version", schema::text())])
+    schema::record("EngineVersion", &[("engine_version", schema::text())])
 }
 
 async fn version(_call: Call<Alone>) -> Result<Reply, Problem> {
@@ -55,7 +59,10 @@ async fn version(_call: Call<Alone>) -> Result<Reply, Problem> {
 
 fn healthy() -> Value {
     let number = schema::number;
-    schema::object(&[("pending", number()), ("under_way", number()), ("busy", number())])
+    schema::record(
+        "EngineHealth",
+        &[("pending", number()), ("under_way", number()), ("busy", number())],
+    )
 }
 
 async fn health(call: Call<Alone>) -> Result<Reply, Problem> {

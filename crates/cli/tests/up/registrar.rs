@@ -7,7 +7,7 @@ use semel_core::clock::{Clock, SystemClock};
 use semel_core::rfc3339;
 use semel_testkit::dice::Dice;
 use semel_testkit::http::{Said, request, say};
-use semel_testkit::openapi::{Fuzz, fuzz};
+use semel_testkit::openapi::{Fuzz, fuzz, has_names};
 use serde_json::{Value, json};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -244,6 +244,7 @@ async fn the_document_names_the_registrars_calls_and_whatever_comes_is_answered_
     ] {
         assert!(document["paths"][path][verb].is_object(), "{verb} {path}");
     }
+    has_names(&document);
     local.open("deploys").await;
     let mut known = Vec::new();
     for number in 0..8 {

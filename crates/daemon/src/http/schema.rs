@@ -1,14 +1,15 @@
 //! The shapes of answers, for the OpenAPI document. A test compares live answers with them.
 
 use semel_api::schema::{
-    any_object, array, flag, list_of, maybe_number, maybe_text, maybe_time, number, object, text,
-    time, word,
+    any_object, array, flag, list_of, map_of, maybe_number, maybe_text, maybe_time, number, record,
+    text, time, word,
 };
 use serde_json::{Value, json};
 
 /// What problem documents say besides.
 pub(super) fn problem_fields() -> Vec<(&'static str, Value)> {
-    let candidate = object(&[("name", text()), ("pubkey", text()), ("member_id", text())]);
+    let fields = [("name", text()), ("pubkey", text()), ("member_id", text())];
+    let candidate = record("Candidate", &fields);
     vec![
         ("conflict?", text()),
         ("request_fingerprint_prefix?", text()),
@@ -20,44 +21,53 @@ pub(super) fn problem_fields() -> Vec<(&'static str, Value)> {
 }
 
 pub(super) fn queued() -> Value {
-    object(&[
-        ("status", word(&["queued", "inflight"])),
-        ("client_message_id", text()),
-        ("outbox_id", text()),
-        ("request_fingerprint", text()),
-    ])
+    record(
+        "SendQueued",
+        &[
+            ("status", word(&["queued", "inflight"])),
+            ("client_message_id", text()),
+            ("outbox_id", text()),
+            ("request_fingerprint", text()),
+        ],
+    )
 }
 
 pub(super) fn duplicate() -> Value {
-    object(&[
-        ("status", word(&["done"])),
-        ("duplicate", flag()),
-        ("client_message_id", text()),
-        ("broker_message_id", maybe_text()),
-        ("history_id", maybe_number()),
-        ("request_fingerprint", text()),
-    ])
+    record(
+        "SendDuplicate",
+        &[
+            ("status", word(&["done"])),
+            ("duplicate", flag()),
+            ("client_message_id", text()),
+            ("broker_message_id", maybe_text()),
+            ("history_id", maybe_number()),
+            ("request_fingerprint", text()),
+        ],
+    )
 }
 
 fn message() -> Value {
-    object(&[
-        ("id", number()),
-        ("client_message_id", text()),
-        ("broker_message_id", text()),
-        ("seq", number()),
-        ("destination_kind", text()),
-        ("topic", maybe_text()),
-        ("sender_member_id", text()),
-        ("sender_pubkey", text()),
-        ("sender_name", text()),
-        ("priority", text()),
-        ("body", maybe_text()),
-        ("body_base64?", text()),
-        ("meta", any_object()),
-        ("accepted_at", time()),
-        ("received_at", time()),
-        ("reply_to_id", maybe_text()),
-    ])
+    record(
+        "Message",
+        &[
+            ("id", number()),
+            ("client_message_id", text()),
+            ("broker_message_id", text()),
+            ("seq", number()),
+            ("destination_kind", text()),
+            ("topic", maybe_text()),
+            ("sender_member_id", text()),
+            ("sender_pubkey", text()),
+            ("sender_name", text()),
+            ("priority", text()),
+            ("body", maybe_text()),
+            ("body_base64?", text()),
+            ("meta", any_object()),
+            ("accepted_at", time()),
+            ("received_at", time()),
+            ("reply_to_id", maybe_text()),
+        ],
+    )
 }
 
 pub(super) fn messages() -> Value {
@@ -65,23 +75,26 @@ pub(super) fn messages() -> Value {
 }
 
 pub(super) fn reader() -> Value {
-    object(&[("reader", text()), ("id", number())])
+    record("ReaderPlace", &[("reader", text()), ("id", number())])
 }
 
 pub(super) fn asides() -> Value {
-    list_of(object(&[
-        ("id", number()),
-        ("at", time()),
-        ("source", word(&["link", "jobs", "inbox"])),
-        ("reason", text()),
-        ("seq", maybe_number()),
-        ("body", maybe_text()),
-        ("body_base64?", text()),
-    ]))
+    list_of(record(
+        "Aside",
+        &[
+            ("id", number()),
+            ("at", time()),
+            ("source", word(&["link", "jobs", "inbox"])),
+            ("reason", text()),
+            ("seq", maybe_number()),
+            ("body", maybe_text()),
+            ("body_base64?", text()),
+        ],
+    ))
 }
 
 pub(super) fn dropped() -> Value {
-    object(&[("dropped", flag())])
+    record("AsideDropped", &[("dropped", flag())])
 }
 
 fn row_fields() -> Vec<(&'static str, Value)> {
@@ -109,66 +122,82 @@ fn row_fields() -> Vec<(&'static str, Value)> {
     ]
 }
 
+fn outbox_row() -> Value {
+    record("OutboxRow", &row_fields())
+}
+
 pub(super) fn rows() -> Value {
-    list_of(object(&row_fields()))
+    list_of(outbox_row())
 }
 
 pub(super) fn row() -> Value {
     let mut fields = row_fields();
-    fields.push(("chain?", array(object(&row_fields()))));
-    object(&fields)
+    fields.push(("chain?", array(outbox_row())));
+    record("OutboxRowShown", &fields)
 }
 
 pub(super) fn requeued() -> Value {
-    object(&[
-        ("status", text()),
-        ("outbox_id", text()),
-        ("client_message_id", text()),
-        ("request_fingerprint", text()),
-        ("supersedes", text()),
-    ])
+    record(
+        "Requeued",
+        &[
+            ("status", text()),
+            ("outbox_id", text()),
+            ("client_message_id", text()),
+            ("request_fingerprint", text()),
+            ("supersedes", text()),
+        ],
+    )
 }
 
 pub(super) fn delivered() -> Value {
-    object(&[
-        ("status", text()),
-        ("outbox_id", text()),
-        ("client_message_id", text()),
-        ("broker_message_id", maybe_text()),
-        ("history_id", maybe_number()),
-        ("request_fingerprint", text()),
-    ])
+    record(
+        "RequeueDelivered",
+        &[
+            ("status", text()),
+            ("outbox_id", text()),
+            ("client_message_id", text()),
+            ("broker_message_id", maybe_text()),
+            ("history_id", maybe_number()),
+            ("request_fingerprint", text()),
+        ],
+    )
 }
 
 pub(super) fn pruned() -> Value {
-    object(&[("pruned", number())])
+    record("OutboxPruned", &[("pruned", number())])
 }
 
 pub(super) fn peers() -> Value {
-    list_of(object(&[
-        ("member_id", text()),
-        ("name", maybe_text()),
-        ("pubkey", maybe_text()),
-        ("role", maybe_text()),
-        ("profile", any_object()),
-        ("online", flag()),
-    ]))
+    list_of(record(
+        "Peer",
+        &[
+            ("member_id", text()),
+            ("name", maybe_text()),
+            ("pubkey", maybe_text()),
+            ("role", maybe_text()),
+            ("profile", any_object()),
+            ("online", flag()),
+        ],
+    ))
 }
 
 pub(super) fn refreshed() -> Value {
-    object(&[("members", number())])
+    record("PeersRefreshed", &[("members", number())])
 }
 
 pub(super) fn done() -> Value {
-    object(&[("status", text())])
+    record("Done", &[("status", text())])
 }
 
 pub(super) fn topic() -> Value {
-    object(&[
-        ("name", text()),
-        ("subscribed", json!({"type": ["boolean", "null"]})),
-        ("created_at", maybe_time()),
-    ])
+    record(
+        "Topic",
+        &[
+            ("name", text()),
+            ("subscribed", json!({"type": ["boolean", "null"]})),
+            ("created_at", maybe_time()),
+        ],
+    )
 }
 
 pub(super) fn topics() -> Value {
@@ -176,7 +205,7 @@ pub(super) fn topics() -> Value {
 }
 
 pub(super) fn queue() -> Value {
-    object(&[("name", text()), ("waiting", maybe_number())])
+    record("Queue", &[("name", text()), ("waiting", maybe_number())])
 }
 
 pub(super) fn queues() -> Value {
@@ -184,90 +213,116 @@ pub(super) fn queues() -> Value {
 }
 
 pub(super) fn taken() -> Value {
-    let item = object(&[
-        ("seq", number()),
-        ("client_message_id", text()),
-        ("broker_message_id", text()),
-        ("queue", text()),
-        ("sender_member_id", text()),
-        ("sender_pubkey", text()),
-        ("sender_name", text()),
-        ("priority", text()),
-        ("body", maybe_text()),
-        ("body_base64?", text()),
-        ("meta", any_object()),
-        ("accepted_at", time()),
-        ("reply_to_id", maybe_text()),
-    ]);
-    object(&[("items", array(item)), ("lease_until", time())])
+    let item = record(
+        "Work",
+        &[
+            ("seq", number()),
+            ("client_message_id", text()),
+            ("broker_message_id", text()),
+            ("queue", text()),
+            ("sender_member_id", text()),
+            ("sender_pubkey", text()),
+            ("sender_name", text()),
+            ("priority", text()),
+            ("body", maybe_text()),
+            ("body_base64?", text()),
+            ("meta", any_object()),
+            ("accepted_at", time()),
+            ("reply_to_id", maybe_text()),
+        ],
+    );
+    record("WorkTaken", &[("items", array(item)), ("lease_until", time())])
 }
 
 pub(super) fn acked() -> Value {
-    object(&[("acked", array(number()))])
+    record("WorkAcked", &[("acked", array(number()))])
 }
 
 pub(super) fn invite() -> Value {
-    object(&[("invite", text()), ("uses", number()), ("expires_at", time())])
+    record("Invite", &[("invite", text()), ("uses", number()), ("expires_at", time())])
+}
+
+/// What [`semel_api::Api::parts_health`] says of a part.
+fn part() -> Value {
+    record(
+        "PartHealth",
+        &[("status", word(&["ok", "failing"])), ("found?", any_object()), ("detail?", text())],
+    )
 }
 
 pub(super) fn health() -> Value {
-    object(&[
-        ("connected", flag()),
-        ("state", text()),
-        ("since", time()),
-        ("last_error", maybe_text()),
-        ("lag_ms", maybe_number()),
-        ("queue_depth", number()),
-        ("dead", number()),
-        ("inflight", number()),
-        ("outbox_pressure", text()),
-        ("inbox_full", flag()),
-        ("set_aside", number()),
-        ("mesh", text()),
-        ("member_id", maybe_text()),
-        ("member_pubkey", text()),
-        ("uptime_s", number()),
-        ("parts", any_object()),
-        ("schema_version", number()),
-        ("versions", any_object()),
-    ])
+    let versions = record("Versions", &[("daemon", text()), ("ipc_api", number())]);
+    record(
+        "Health",
+        &[
+            ("connected", flag()),
+            ("state", text()),
+            ("since", time()),
+            ("last_error", maybe_text()),
+            ("lag_ms", maybe_number()),
+            ("queue_depth", number()),
+            ("dead", number()),
+            ("inflight", number()),
+            ("outbox_pressure", text()),
+            ("inbox_full", flag()),
+            ("set_aside", number()),
+            ("mesh", text()),
+            ("member_id", maybe_text()),
+            ("member_pubkey", text()),
+            ("uptime_s", number()),
+            ("parts", map_of(part())),
+            ("schema_version", number()),
+            ("versions", versions),
+        ],
+    )
 }
 
 pub(super) fn version() -> Value {
-    object(&[
-        ("daemon_version", text()),
-        ("mesh", text()),
-        ("ipc_api", number()),
-        ("ipc_features", array(text())),
-        ("schema_version", number()),
-        ("broker_features_negotiated", any_object()),
-    ])
+    record(
+        "Version",
+        &[
+            ("daemon_version", text()),
+            ("mesh", text()),
+            ("ipc_api", number()),
+            ("ipc_features", array(text())),
+            ("schema_version", number()),
+            ("broker_features_negotiated", map_of(any_object())),
+        ],
+    )
 }
 
 pub(super) fn compat() -> Value {
-    object(&[
-        ("daemon_version", text()),
-        ("ipc_api", any_object()),
-        ("broker", any_object()),
-        ("cli", any_object()),
-        ("sdk", any_object()),
-        ("schema_version", number()),
-    ])
+    let range = record("VersionRange", &[("min", number()), ("max", number())]);
+    let broker = record(
+        "BrokerCompat",
+        &[
+            ("protocol", text()),
+            ("required_features", array(text())),
+            ("optional_features", array(text())),
+        ],
+    );
+    record(
+        "Compat",
+        &[
+            ("daemon_version", text()),
+            ("ipc_api", range),
+            ("broker", broker),
+            ("cli", record("CliCompat", &[("min", text())])),
+            ("sdk", record("SdkCompat", &[("ipc_api", number())])),
+            ("schema_version", number()),
+        ],
+    )
 }
 
 pub(super) fn rotated() -> Value {
-    object(&[("grace_s", number())])
+    record("TokenRotated", &[("grace_s", number())])
 }
 
 pub(super) fn heartbeat() -> Value {
-    object(&[("status", text()), ("at", time()), ("connected", flag())])
+    record("Heartbeat", &[("status", text()), ("at", time()), ("connected", flag())])
 }
 
 /// Text that is no JSON, or JSON that describes itself.
 pub(super) fn plain() -> Value {
     text()
-}
-
-pub(super) fn openapi() -> Value {
-    any_object()
 }

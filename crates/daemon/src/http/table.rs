@@ -75,6 +75,7 @@ const fn post(path: &'static str, about: &'static str, handle: Handler<Daemon>) 
 /// The list.
 pub(super) const ROUTES: &[Route<Daemon>] = &[
     Route {
+        name: "send",
         headers: &[IDEMPOTENCY_KEY],
         body: &[
             Field::needed("to", TO, "#topic, @name, queue:name or a public key in hex"),
@@ -92,6 +93,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..post("/v1/send", "Accepts a message", |call| Box::pin(send::send(call)))
     },
     Route {
+        name: "topic_post",
         headers: &[IDEMPOTENCY_KEY],
         body: &[
             TOPIC,
@@ -109,6 +111,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..post("/v1/topic/post", "Accepts a message to a topic", |call| Box::pin(send::post(call)))
     },
     Route {
+        name: "inbox_list",
         query: &[
             Field::new("since", Kind::Time, "only messages received at or after this time"),
             Field::new("topic", TO, "only messages of this topic"),
@@ -126,6 +129,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..get("/v1/inbox", "Lists messages that arrived", |call| Box::pin(inbox::list(call)))
     },
     Route {
+        name: "inbox_ack",
         body: &[
             Field::needed("reader", NAME, "the name of the reader"),
             Field::needed("id", COUNT, "the last message that the reader has read"),
@@ -138,6 +142,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "aside_list",
         query: &[Field::new("after", COUNT, "only items after the one with this id"), LIMIT],
         answers: &[json(200, "oldest first", schema::asides)],
         ..get("/v1/inbox/aside", "Lists messages that arrived and could not be accepted", |call| {
@@ -145,6 +150,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "aside_keep",
         body: &[
             Field::needed("reason", SHORT, "the reason why it could not be accepted"),
             Field::needed("message", TEXT, "the message, as it arrived"),
@@ -157,6 +163,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "aside_drop",
         answers: &[json(200, "whether the message existed", schema::dropped)],
         problems: &[Code::InsufficientStorage],
         ..post("/v1/inbox/aside/{id}/drop", "Deletes a message that was set aside", |call| {
@@ -164,6 +171,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "inbox_search",
         query: &[
             Field::needed(
                 "q",
@@ -179,6 +187,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "outbox_list",
         query: &[
             Field::new("failed", Kind::Flag, "only rows that were given up"),
             Field::new("after", NAME, "only rows after the one with this outbox_id"),
@@ -190,6 +199,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "outbox_show",
         answers: &[json(200, "the row, and the rows that replaced it", schema::row)],
         problems: &[Code::OutboxRowNotFound],
         ..get("/v1/outbox/{id}", "Shows a row by its outbox_id or client_message_id", |call| {
@@ -197,6 +207,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "outbox_requeue",
         body: &[
             Field::new("client_message_id", Kind::Id, "the id of the new row"),
             MESSAGE,
@@ -227,6 +238,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "outbox_prune",
         body: &[Field::needed(
             "older_than_days",
             Kind::Number { min: 0, max: 36_500 },
@@ -239,6 +251,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "peer_list",
         query: &[
             Field::new("after", NAME, "only members after the one with this member_id"),
             LIMIT,
@@ -247,6 +260,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..get("/v1/peers", "Lists the mesh's members", |call| Box::pin(mesh::peers(call)))
     },
     Route {
+        name: "peer_refresh",
         answers: &[json(200, "the number of members", schema::refreshed)],
         problems: REFUSALS,
         ..post("/v1/peers/refresh", "Refreshes the list of members from the broker", |call| {
@@ -254,6 +268,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "profile_set",
         body: &[
             Field::new("summary", SHORT, "what this member does"),
             Field::new("status", SHORT, "this member's current state"),
@@ -263,12 +278,14 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..post("/v1/profile", "Changes this member's profile", |call| Box::pin(mesh::profile(call)))
     },
     Route {
+        name: "topic_create",
         body: &[TOPIC],
         answers: &[json(200, "the topic", schema::topic)],
         problems: REFUSALS,
         ..post("/v1/topic/create", "Makes a topic", |call| Box::pin(mesh::topic_create(call)))
     },
     Route {
+        name: "topic_subscribe",
         body: &[TOPIC],
         answers: &[json(200, "the topic", schema::topic)],
         problems: REFUSALS,
@@ -277,6 +294,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "topic_unsubscribe",
         body: &[TOPIC],
         answers: &[json(200, "the topic", schema::topic)],
         problems: REFUSALS,
@@ -285,6 +303,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "topic_delete",
         body: &[
             TOPIC,
             Field::new("confirm", Kind::Flag, "delete it even if other members subscribe to it"),
@@ -294,30 +313,35 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..post("/v1/topic/delete", "Deletes a topic", |call| Box::pin(mesh::topic_delete(call)))
     },
     Route {
+        name: "topic_list",
         query: BY_NAME,
         answers: &[json(200, "topics by name", schema::topics)],
         problems: REFUSALS,
         ..get("/v1/topic/list", "Lists topics", |call| Box::pin(mesh::topic_list(call)))
     },
     Route {
+        name: "queue_create",
         body: &[QUEUE],
         answers: &[json(200, "the queue", schema::queue)],
         problems: REFUSALS,
         ..post("/v1/queue/create", "Makes a queue", |call| Box::pin(mesh::queue_create(call)))
     },
     Route {
+        name: "queue_delete",
         body: &[QUEUE, Field::new("discard", Kind::Flag, "discard the work in the queue")],
         answers: &[json(200, "it was deleted", schema::done)],
         problems: REFUSALS,
         ..post("/v1/queue/delete", "Deletes a queue", |call| Box::pin(mesh::queue_delete(call)))
     },
     Route {
+        name: "queue_list",
         query: BY_NAME,
         answers: &[json(200, "queues by name", schema::queues)],
         problems: REFUSALS,
         ..get("/v1/queue/list", "Lists queues", |call| Box::pin(mesh::queue_list(call)))
     },
     Route {
+        name: "queue_take",
         body: &[
             QUEUE,
             Field::new(
@@ -336,6 +360,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..post("/v1/queue/take", "Takes work from a queue", |call| Box::pin(queue::take(call)))
     },
     Route {
+        name: "queue_ack",
         body: &[
             QUEUE,
             Field::needed(
@@ -349,6 +374,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..post("/v1/queue/ack", "Acknowledges work", |call| Box::pin(queue::ack(call)))
     },
     Route {
+        name: "mesh_invite",
         body: &[
             Field::new(
                 "uses",
@@ -366,17 +392,20 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..post("/v1/mesh/invite", "Makes an invite", |call| Box::pin(mesh::invite(call)))
     },
     Route {
+        name: "mesh_leave",
         answers: &[json(200, "this member has left", schema::done)],
         problems: REFUSALS,
         ..post("/v1/mesh/leave", "Leaves the mesh for good", |call| Box::pin(mesh::leave(call)))
     },
     Route {
+        name: "member_revoke",
         body: &[Field::needed("pubkey", NAME, "public key of the member")],
         answers: &[json(200, "the member was revoked", schema::done)],
         problems: REFUSALS,
         ..post("/v1/member/revoke", "Revokes a member", |call| Box::pin(mesh::revoke(call)))
     },
     Route {
+        name: "event_stream",
         headers: &[LAST_EVENT_ID],
         query: &[
             AFTER,
@@ -387,20 +416,24 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..get("/v1/events", "Streams events", |call| Box::pin(events::stream(call)))
     },
     Route {
+        name: "health",
         answers: &[json(200, "the daemon's state", schema::health)],
         ..get("/v1/health", "Shows the daemon's state", |call| Box::pin(about::health(call)))
     },
     Route {
+        name: "version",
         answers: &[json(200, "the daemon's version and features", schema::version)],
         ..get("/v1/version", "Shows the daemon's version", |call| Box::pin(about::version(call)))
     },
     Route {
+        name: "compat",
         answers: &[json(200, "the compatible versions", schema::compat)],
         ..get("/v1/compat", "Shows the versions that the daemon is compatible with", |call| {
             Box::pin(about::compat(call))
         })
     },
     Route {
+        name: "metrics",
         answers: &[Answer {
             status: 200,
             content: metrics::CONTENT,
@@ -410,10 +443,12 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         ..get("/v1/metrics", "Shows metrics", |call| Box::pin(about::metrics(call)))
     },
     Route {
-        answers: &[json(200, "OpenAPI 3.1", schema::openapi)],
+        name: "openapi",
+        answers: &[json(200, "OpenAPI 3.1", semel_api::schema::openapi)],
         ..get("/v1/openapi.json", "This document", |call| Box::pin(about::openapi_json(call)))
     },
     Route {
+        name: "token_rotate",
         answers: &[json(200, "how long the old token stays valid", schema::rotated)],
         problems: &[Code::SocketOnly],
         ..post("/v1/token/rotate", "Replaces the token for TCP; only over the socket", |call| {
@@ -421,6 +456,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
         })
     },
     Route {
+        name: "heartbeat",
         answers: &[json(200, "the daemon runs", schema::heartbeat)],
         ..post("/v1/heartbeat", "Checks that the daemon runs", |call| {
             Box::pin(about::heartbeat(call))

@@ -1,7 +1,8 @@
 //! Shapes of the answers, for the OpenAPI document.
 
 use semel_api::schema::{
-    array, flag, list_of, maybe_object, maybe_text, maybe_time, number, object, text, time, word,
+    array, flag, list_of, maybe_object, maybe_text, maybe_time, named, number, record, text, time,
+    word,
 };
 use serde_json::{Value, json};
 
@@ -11,12 +12,12 @@ use crate::life::JobStatus;
 
 fn status() -> Value {
     let words: Vec<&str> = JobStatus::ALL.iter().map(|status| status.as_str()).collect();
-    word(&words)
+    named("JobStatus", word(&words))
 }
 
 fn class() -> Value {
     let words: Vec<&str> = FailureClass::ALL.iter().map(|class| class.as_str()).collect();
-    word(&words)
+    named("FailureClass", word(&words))
 }
 
 fn anything() -> Value {
@@ -24,15 +25,18 @@ fn anything() -> Value {
 }
 
 pub(super) fn taken() -> Value {
-    object(&[("id", text()), ("status", status()), ("deduplicated", flag())])
+    record("JobTaken", &[("id", text()), ("status", status()), ("deduplicated", flag())])
 }
 
 pub(super) fn moved() -> Value {
-    object(&[("id", text()), ("status", status())])
+    record("JobMoved", &[("id", text()), ("status", status())])
 }
 
 pub(super) fn retried() -> Value {
-    object(&[("jobs", array(taken())), ("more", flag()), ("stopped_by", maybe_text())])
+    record(
+        "JobsRetried",
+        &[("jobs", array(taken())), ("more", flag()), ("stopped_by", maybe_text())],
+    )
 }
 
 fn summary() -> Vec<(&'static str, Value)> {
@@ -58,23 +62,26 @@ fn summary() -> Vec<(&'static str, Value)> {
 }
 
 pub(super) fn summaries() -> Value {
-    list_of(object(&summary()))
+    list_of(record("JobSummary", &summary()))
 }
 
 pub(super) fn whole() -> Value {
-    let step = object(&[
-        ("id", text()),
-        ("gear", text()),
-        ("action", text()),
-        ("execution_id", text()),
-        ("status", text()),
-        ("attempts", number()),
-        ("certain", flag()),
-        ("result", anything()),
-        ("error", maybe_object()),
-        ("started_at", maybe_time()),
-        ("completed_at", maybe_time()),
-    ]);
+    let step = record(
+        "JobStep",
+        &[
+            ("id", text()),
+            ("gear", text()),
+            ("action", text()),
+            ("execution_id", text()),
+            ("status", text()),
+            ("attempts", number()),
+            ("certain", flag()),
+            ("result", anything()),
+            ("error", maybe_object()),
+            ("started_at", maybe_time()),
+            ("completed_at", maybe_time()),
+        ],
+    );
     let mut fields = summary();
     fields.extend([
         ("request", maybe_text()),
@@ -85,47 +92,54 @@ pub(super) fn whole() -> Value {
         ("error", maybe_object()),
         ("result", anything()),
     ]);
-    object(&fields)
+    record("Job", &fields)
 }
 
 pub(super) fn patterns() -> Value {
-    list_of(object(&[
-        ("class", class()),
-        ("action", maybe_text()),
-        ("count", number()),
-        ("last_at", time()),
-        ("text", text()),
-    ]))
+    list_of(record(
+        "JobPattern",
+        &[
+            ("class", class()),
+            ("action", maybe_text()),
+            ("count", number()),
+            ("last_at", time()),
+            ("text", text()),
+        ],
+    ))
 }
 
 pub(super) fn breakers() -> Value {
     let states: Vec<&str> = BreakerState::ALL.iter().map(|state| state.as_str()).collect();
-    list_of(object(&[
-        ("action", text()),
-        ("state", word(&states)),
-        ("window", text()),
-        ("until", time()),
-        ("open_for_ms", number()),
-    ]))
+    list_of(record(
+        "Breaker",
+        &[
+            ("action", text()),
+            ("state", named("BreakerState", word(&states))),
+            ("window", text()),
+            ("until", time()),
+            ("open_for_ms", number()),
+        ],
+    ))
 }
 
 pub(super) fn closed() -> Value {
-    object(&[("action", text()), ("state", text())])
+    record("BreakerClosed", &[("action", text()), ("state", text())])
 }
 
 pub(super) fn gears() -> Value {
-    let action = object(&[
-        ("name", text()),
-        ("about", text()),
-        ("risk", text()),
-        ("recovery", text()),
-        ("params", anything()),
-        ("breaker_open", flag()),
-    ]);
-    list_of(object(&[
-        ("id", text()),
-        ("version", text()),
-        ("enabled", flag()),
-        ("actions", array(action)),
-    ]))
+    let action = record(
+        "GearAction",
+        &[
+            ("name", text()),
+            ("about", text()),
+            ("risk", text()),
+            ("recovery", text()),
+            ("params", anything()),
+            ("breaker_open", flag()),
+        ],
+    );
+    list_of(record(
+        "Gear",
+        &[("id", text()), ("version", text()), ("enabled", flag()), ("actions", array(action))],
+    ))
 }

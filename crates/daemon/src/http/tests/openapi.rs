@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use semel_testkit::http::{request, say};
+use semel_testkit::openapi::has_names;
 use serde_json::{Value, json};
 
 use super::support::served;
@@ -13,6 +14,7 @@ async fn every_call_is_documented_and_every_documented_call_is_there() {
     let served = served().await;
     let document = served.get("/v1/openapi.json").await.json();
     assert_eq!(document["openapi"], "3.1.0");
+    has_names(&document);
     let mut documented = BTreeSet::new();
     let mut ids = BTreeSet::new();
     for (path, operations) in document["paths"].as_object().unwrap() {
@@ -46,6 +48,31 @@ async fn every_call_is_documented_and_every_documented_call_is_there() {
     for path in ["/", "/v1", "/v1/sendx", "/v1/outbox/a/b", "/v1/outbox/", "/v2/send"] {
         assert_eq!(served.get(path).await.problem(), (404, "not_found".to_owned()), "{path}");
     }
+    served.stop().await;
+}
+
+/// In a body `null` is absence, and the document says so; what is needed cannot be `null`.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_be_missing_may_be_null() {
+    let served = served().await;
+    let document = served.get("/v1/openapi.json").await.json();
+    let records = &document["components"]["schemas"];
+    let fields = &records["SendRequest"]["properties"];
+    assert_eq!(fields["to"]["type"], "string");
+    assert_eq!(fields["message"]["type"], json!(["string", "null"]));
+    let words = json!({"$ref": "#/components/schemas/SendRequestPriority"});
+    assert_eq!(fields["priority"]["anyOf"], json!([words, {"type": "null"}]));
+    let words = json!({"type": "string", "enum": ["now", "next", "low"]});
+    assert_eq!(records["SendRequestPriority"], words);
+    let mut body = json!({"to": "#a", "message": "x"});
+    for (field, schema) in fields.as_object().unwrap() {
+        if schema["type"][1] == "null" || schema["anyOf"].is_array() {
+            body.as_object_mut().unwrap().entry(field).or_insert(Value::Null);
+        }
+    }
+    assert_eq!(served.post("/v1/send", &body).await.status, 202, "{body}");
+    body["to"] = Value::Null;
+    assert_eq!(served.post("/v1/send", &body).await.problem().1, "missing_field");
     served.stop().await;
 }
 
