@@ -150,7 +150,11 @@ impl Field {
     /// What a text in a query or a head stands for.
     fn spelt(&self, text: String) -> Value {
         match self.kind {
-            Kind::Number { .. } => text.parse::<i64>().map_or(Value::String(text), Value::from),
+            // One number has one spelling: `+5` and `007` are none.
+            Kind::Number { .. } => match text.parse::<i64>() {
+                Ok(number) if number.to_string() == text => number.into(),
+                Ok(_) | Err(_) => Value::String(text),
+            },
             Kind::Flag if text == "true" => Value::Bool(true),
             Kind::Flag if text == "false" => Value::Bool(false),
             Kind::Flag
@@ -411,7 +415,9 @@ mod tests {
         let fields = [Field::new("limit", Kind::Number { min: 1, max: 500 }, "")];
         let code = |query: &str| Given::of_query(query, &fields).map_err(|refusal| refusal.code);
         assert_eq!(code("limit=7").map(|given| given.number("limit")), Ok(Some(7)));
-        assert_eq!(code("limit=x").err(), Some(Code::InvalidField));
+        for spelt in ["x", "%2B7", "07", "-0", "7.0", "%207", ""] {
+            assert_eq!(code(&format!("limit={spelt}")).err(), Some(Code::InvalidField), "{spelt}");
+        }
         assert_eq!(code("limit=501").err(), Some(Code::InvalidField));
         assert_eq!(code("limit=1&limit=2").err(), Some(Code::DuplicateKey));
         assert_eq!(code("limits=1").err(), Some(Code::UnknownField));
