@@ -8,6 +8,7 @@ use semel_core::limits::{CLIENT_MESSAGE_ID_CHARS_MAX, INTEGER_MAX};
 use serde_json::{Map, Value, json};
 
 use crate::field::{Field, Kind};
+use crate::limits::HEAD_BYTES_MAX;
 use crate::part::Part;
 use crate::problem::CONTENT;
 use crate::route::{Answer, Facts};
@@ -251,5 +252,8 @@ fn responses(route: &Facts) -> Map<String, Value> {
         });
         responses.insert(status.to_string(), response);
     }
+    // HTTP itself refuses this, before anything is known of the call.
+    let head = format!("refused without a document: the head has over {HEAD_BYTES_MAX} bytes");
+    responses.insert("431".to_owned(), json!({"description": head}));
     responses
 }

@@ -6,7 +6,9 @@ use semel_api::limits::PAGE_MAX;
 use semel_api::route::{Answer, Handler, Route};
 use semel_core::code::Code;
 use semel_core::limits::{BODY_BYTES_MAX, REF_BYTES_MAX};
-use semel_wire::limits::{LEASE_MS_MAX, QUEUE_ACK_SEQS_MAX, QUEUE_TAKE_MAX};
+use semel_wire::limits::{
+    INVITE_TTL_SECONDS_MAX, INVITE_USES_MAX, LEASE_MS_MAX, QUEUE_ACK_SEQS_MAX, QUEUE_TAKE_MAX,
+};
 use serde_json::Value;
 
 use super::mesh::REFUSALS;
@@ -21,6 +23,9 @@ const SHORT: Kind = Kind::Text { bytes_max: 1024 };
 const PRIORITY: Kind = Kind::Word(&["now", "next", "low"]);
 const COUNT: Kind = Kind::Number { min: 0, max: NUMBER_MAX };
 const MENTIONS: Kind = Kind::Names { items_max: MENTIONS_MAX, bytes_max: REF_BYTES_MAX + 1 };
+
+const INVITE_USES: Kind = Kind::Number { min: 1, max: INVITE_USES_MAX.cast_signed() };
+const INVITE_TTL: Kind = Kind::Number { min: 1, max: INVITE_TTL_SECONDS_MAX.cast_signed() };
 
 const LIMIT: Field =
     Field::new("limit", Kind::Number { min: 1, max: PAGE_MAX }, "at most this many items");
@@ -61,6 +66,18 @@ const SEND_PROBLEMS: &[Code] = &[
     Code::IdempotencyKeyReused,
     Code::RecipientNotFound,
     Code::PayloadTooLarge,
+    Code::InsufficientStorage,
+];
+
+/// As [`REFUSALS`]; besides, what the broker has said is written down here.
+const REFRESH_PROBLEMS: &[Code] = &[
+    Code::InvalidField,
+    Code::MemberInactive,
+    Code::TopicNotFound,
+    Code::AmbiguousName,
+    Code::PayloadTooLarge,
+    Code::RateLimited,
+    Code::BrokerUnavailable,
     Code::InsufficientStorage,
 ];
 
@@ -262,7 +279,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
     Route {
         name: "peer_refresh",
         answers: &[json(200, "the number of members", schema::refreshed)],
-        problems: REFUSALS,
+        problems: REFRESH_PROBLEMS,
         ..post("/v1/peers/refresh", "Refreshes the list of members from the broker", |call| {
             Box::pin(mesh::peers_refresh(call))
         })
@@ -376,15 +393,11 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
     Route {
         name: "mesh_invite",
         body: &[
-            Field::new(
-                "uses",
-                Kind::Number { min: 1, max: 10_000 },
-                "how often the invite can be used",
-            ),
+            Field::new("uses", INVITE_USES, "how often the invite can be used (default: once)"),
             Field::new(
                 "ttl_s",
-                Kind::Number { min: 1, max: 31_536_000 },
-                "how long the invite is valid",
+                INVITE_TTL,
+                "how many seconds the invite is valid (default: a day)",
             ),
         ],
         answers: &[json(200, "the invite", schema::invite)],
