@@ -34,7 +34,7 @@ impl Blow {
                 "SELECT count(pg_terminate_backend(pid))
                    FROM (SELECT pid FROM pg_stat_activity
                           WHERE datname = current_database() AND application_name = 'semel'
-                            AND backend_start < now() - interval '500 ms'
+                            AND backend_start < now() - interval '1 s'
                           ORDER BY random() LIMIT 1) AS one"
             }
             Self::Cancel => {

@@ -262,13 +262,14 @@ fn a_folder_that_is_removed_as_advised_is_missed_by_nobody() {
     let mut known: Value = serde_json::from_slice(&std::fs::read(&list).unwrap()).unwrap();
     known["stores"].as_array_mut().unwrap().push("daemon/ops/instance_id".into());
     std::fs::write(&list, known.to_string()).unwrap();
-    let advice = format!("take \"daemon/ops/instance_id\" out of {}", list.display());
+    let advice = format!("remove \"daemon/ops/instance_id\" from {}", list.display());
     for there in [true, false] {
         let (code, items) = doctor(home, &[]);
         let told = items.iter().find(|item| item["check"] == "mesh ops").unwrap();
         assert!(told["to_do"].as_str().unwrap().ends_with(&advice), "{told}");
         assert_eq!(told["condition"] == "warning", there, "{told}");
-        assert_eq!(told["to_do"].as_str().unwrap().contains("remove "), there, "{told}");
+        let folder = format!("remove {}", ops.display());
+        assert_eq!(told["to_do"].as_str().unwrap().contains(&folder), there, "{told}");
         // The first part of the advice without the second.
         if there {
             std::fs::remove_dir_all(&ops).unwrap();
