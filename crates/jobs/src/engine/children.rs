@@ -62,9 +62,10 @@ async fn take_once(
     key: &str,
     asked: &Value,
 ) -> Result<JobId, Refused> {
-    let text = |name: &str| asked.get(name).and_then(Value::as_str).map(str::to_owned);
+    refuse_unread(asked)?;
+    let request = asked.get("request").and_then(Value::as_str).map(str::to_owned);
     let asked = Asked {
-        request: text("request"),
+        request,
         plan: asked.get("plan").cloned(),
         key: Some(key.to_owned()),
         source: Some(Source::SubJob),
@@ -77,6 +78,24 @@ async fn take_once(
         return repeated(inner, parent, taken).await;
     }
     Ok(taken.id)
+}
+
+/// What nobody would read is refused, as it is in a job that a caller of the API asks for.
+fn refuse_unread(asked: &Value) -> Result<(), Refusal> {
+    let Some(fields) = asked.as_object() else {
+        return Err(Refusal::new(Code::InvalidField, "a sub-job is an object"));
+    };
+    for (name, value) in fields {
+        if !["request", "plan"].contains(&name.as_str()) {
+            let shown = &name[..name.floor_char_boundary(64)];
+            let detail = format!("a sub-job has no field {shown:?}: it has a request or a plan");
+            return Err(Refusal::new(Code::UnknownField, detail));
+        }
+        if name == "request" && !value.is_string() && !value.is_null() {
+            return Err(Refusal::at(Code::InvalidField, "/request", "must be a text"));
+        }
+    }
+    Ok(())
 }
 
 /// One that failed in an earlier attempt. Somebody may have repeated it since; otherwise this

@@ -40,6 +40,18 @@ async fn a_gear_has_only_done_what_its_manifest_declares() {
     assert_eq!(bench.count("SELECT count(*) FROM job WHERE asker = 'modest'"), 1);
 }
 
+/// What a caller of the API would be refused for, a gear is refused for.
+#[tokio::test]
+async fn a_sub_job_with_a_field_that_nobody_reads_is_refused() {
+    let bench = Setup { more: vec!["modest"], ..Setup::default() }.open().await;
+    let plan = json!({"steps": [step("inner", "echo")]});
+    for asked in [json!({"plan": plan, "notes": "x"}), json!({"plan": plan, "request": 1})] {
+        let id = bench.submit(asks_for("modest", asked)).await;
+        failed_with(&bench, id, "sub_job_refused").await;
+    }
+    assert_eq!(bench.script.ran(), ["outer", "outer"]);
+}
+
 #[tokio::test]
 async fn a_rule_may_be_about_jobs_that_gears_ask_for() {
     let rule = Rule {
