@@ -130,8 +130,8 @@ fn find(plant: Plant, minutes: u64, seed: u64, storm: Option<Blow>) -> Result<Ex
             eprintln!("xtask: seed {seed}, {jobs} jobs");
             (jobs::run(&plant.build()?, jobs, seed, Trouble::Sessions)?.0, finding)
         }
-        Found::Run { finding, storm: its } => {
-            let plan = Plan::new(plant.build()?, minutes, seed, storm.or(its));
+        Found::Run { finding } => {
+            let plan = Plan::new(plant.build()?, minutes, seed, storm);
             (run_plan(&Plan { keeps_traces: false, ..plan })?.report, finding)
         }
     };

@@ -230,7 +230,7 @@ fn why_redis_does_not_answer() {
     let (code, condition, detail, _) = of_redis(&redis);
     assert_eq!((code, condition.as_str()), (Some(0), "ok"), "{detail}");
     let (_, place) = redis.rsplit_once('@').unwrap();
-    let look = "look whether the server runs, and at the address, user and password";
+    let look = "check that the server runs, and its address, user and password";
     let secure = "use rediss://, or read semel explain plain_text_refused";
     for (address, why, advice) in [
         (format!("redis://:wr0ng@{place}"), "Password authentication failed", look),

@@ -266,6 +266,6 @@ fn a_broker_whose_store_has_gone_back_is_in_the_log() {
     };
     assert_eq!(logged(8), "");
     let log = logged(7);
-    let words = "the broker's store is older than what has arrived here (message 7, ";
+    let words = "the broker's store is older than a message that arrived here (message 7, ";
     assert!(log.contains("ERROR") && log.contains(words), "{log}");
 }
