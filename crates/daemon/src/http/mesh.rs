@@ -21,7 +21,13 @@ use crate::remote::{Anyway, Profile, Queue, Remote, RemoteError, Topic};
 use crate::store::peer::Peer;
 
 /// Statuses that a broker's refusal may have here; what else it says is its own trouble.
-pub(super) const REFUSALS: &[Code] = &[
+pub(super) const REFUSALS: &[Code] = match REFUSALS_OR_FULL.split_last() {
+    Some((_full, refusals)) => refusals,
+    None => &[],
+};
+
+/// The same where what the broker says is written down here; last, that there is no room for it.
+pub(super) const REFUSALS_OR_FULL: &[Code] = &[
     Code::InvalidField,
     Code::MemberInactive,
     Code::TopicNotFound,
@@ -29,6 +35,7 @@ pub(super) const REFUSALS: &[Code] = &[
     Code::PayloadTooLarge,
     Code::RateLimited,
     Code::BrokerUnavailable,
+    Code::InsufficientStorage,
 ];
 
 /// What a broker's code means for a caller.

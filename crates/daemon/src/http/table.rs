@@ -11,7 +11,7 @@ use semel_wire::limits::{
 };
 use serde_json::Value;
 
-use super::mesh::REFUSALS;
+use super::mesh::{REFUSALS, REFUSALS_OR_FULL};
 use super::{Daemon, about, events, inbox, mesh, metrics, outbox, queue, schema, send};
 use crate::limits::{MENTIONS_MAX, SEARCH_BYTES_MAX};
 
@@ -66,18 +66,6 @@ const SEND_PROBLEMS: &[Code] = &[
     Code::IdempotencyKeyReused,
     Code::RecipientNotFound,
     Code::PayloadTooLarge,
-    Code::InsufficientStorage,
-];
-
-/// As [`REFUSALS`]; besides, what the broker has said is written down here.
-const REFRESH_PROBLEMS: &[Code] = &[
-    Code::InvalidField,
-    Code::MemberInactive,
-    Code::TopicNotFound,
-    Code::AmbiguousName,
-    Code::PayloadTooLarge,
-    Code::RateLimited,
-    Code::BrokerUnavailable,
     Code::InsufficientStorage,
 ];
 
@@ -279,7 +267,7 @@ pub(super) const ROUTES: &[Route<Daemon>] = &[
     Route {
         name: "peer_refresh",
         answers: &[json(200, "the number of members", schema::refreshed)],
-        problems: REFRESH_PROBLEMS,
+        problems: REFUSALS_OR_FULL,
         ..post("/v1/peers/refresh", "Refreshes the list of members from the broker", |call| {
             Box::pin(mesh::peers_refresh(call))
         })
